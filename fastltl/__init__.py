@@ -1,0 +1,57 @@
+"""Learn, task by task, a representation that makes ridge regression work on tasks not seen yet.
+
+Everything below is loaded on first use, so that importing the package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "OnlineLTL": "learners.online",
+    "RepresentationRidge": "learners.ridge",
+    "TaskSet": "tasks",
+    "evaluate": "evaluation",
+    "project": "representation",
+    "ridge_weights": "representation",
+    "task_gradient": "representation",
+    "task_loss": "representation",
+}
+_MODULES = ("datasets", "reference")
+
+__all__ = [
+    "OnlineLTL",
+    "RepresentationRidge",
+    "TaskSet",
+    "__version__",
+    "datasets",
+    "evaluate",
+    "project",
+    "reference",
+    "ridge_weights",
+    "task_gradient",
+    "task_loss",
+]
+
+if TYPE_CHECKING:
+    from fastltl import datasets, reference
+    from fastltl.evaluation import evaluate
+    from fastltl.learners.online import OnlineLTL
+    from fastltl.learners.ridge import RepresentationRidge
+    from fastltl.representation import project, ridge_weights, task_gradient, task_loss
+    from fastltl.tasks import TaskSet
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"fastltl.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fastltl' has no attribute {name!r}")
+    value = getattr(import_module(f"fastltl.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Estimators: one task with a given representation, and representations learned from many."""

@@ -1,0 +1,105 @@
+"""RepresentationRidge: ridge regression on one task, shaped by a representation."""
+
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fastltl import kernels
+from fastltl.threads import steadily
+from fastltl.validation import (
+    Array,
+    check_matrix,
+    check_positive,
+    check_representation,
+    check_target,
+)
+
+
+class RepresentationRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Ridge regression with a representation D: min over w in range(D) of |y - Xw|^2/n + w' D^+ w.
+
+    A scikit-learn regressor for one task. D says which directions of the input are worth
+    weight; it may be singular, and then the weights stay in its range.
+
+    Parameters
+    ----------
+    D : array-like of shape (d, d), optional
+        Representation, symmetric positive semidefinite. By default I / lam, which is ordinary
+        ridge regression with scikit-learn's alpha = n lam.
+    lam : float
+        Used when D is None only.
+    fit_intercept : bool
+        Whether to centre X and y and fit an intercept.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (d,)
+    intercept_ : float
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastltl as ltl
+    >>> X, y = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([1.0, 2.0, 3.0])
+    >>> ltl.RepresentationRidge(lam=1e-9).fit(X, y).coef_.round(3)
+    array([1., 2.])
+    >>> ltl.RepresentationRidge(D=np.diag([1e9, 0.0])).fit(X, y).coef_.round(3)
+    array([2., 0.])
+    """
+
+    coef_: Array
+    intercept_: float
+    n_features_in_: int
+
+    def __init__(
+        self, D: npt.ArrayLike | None = None, lam: float = 1.0, fit_intercept: bool = False
+    ) -> None:
+        self.D = D
+        self.lam = lam
+        self.fit_intercept = fit_intercept
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Fit the weights to one task.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        """
+        owner = type(self).__name__
+        data = check_matrix(X, owner=owner)
+        target = check_target(y, len(data), owner=owner)
+        d = data.shape[1]
+        if self.D is None:
+            D = np.eye(d) / check_positive(self.lam, "lam")
+        else:
+            D = check_representation(self.D, d)
+        if self.fit_intercept:
+            data, target, x_mean, y_mean = kernels.centre(data, target)
+        weights = steadily(kernels.ridge_weights, *data.shape, D, data, target)
+        if not kernels.all_finite(weights):
+            raise ValueError("X, y and D must not be so large that the weights overflow.")
+        validate_data(self, X, skip_check_array=True)  # records feature names and their number
+        self.coef_ = weights
+        self.intercept_ = float(y_mean - x_mean @ weights) if self.fit_intercept else 0.0
+        return self
+
+    def predict(self, X: npt.ArrayLike) -> Array:
+        """Predict w'x + intercept for each row x of X."""
+        check_is_fitted(self)
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        prediction: Array = data @ self.coef_ + self.intercept_
+        return prediction
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "coef_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        return tags

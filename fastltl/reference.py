@@ -1,0 +1,145 @@
+"""Plain NumPy: the twin of each kernel, and of the online loop.
+
+It is the oracle of the tests and the yardstick of the benchmarks, so it says the mathematics as
+directly as NumPy allows: a dense gradient, a full eigen-decomposition at every step, no state
+but the matrices of the algorithm. See `fastltl.kernels` for the notation.
+
+>>> import numpy as np
+>>> from fastltl import reference
+>>> np.trace(reference.project(np.diag([1.0, 2.0, 3.0]), radius=1.0))
+np.float64(1.0)
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+def centre(X: Array, y: Array) -> tuple[Array, Array, Array, float]:
+    """Subtract from a task its means: (X - 1 m', y - mean(y), m, mean(y))."""
+    return X - X.mean(axis=0), y - y.mean(), X.mean(axis=0), float(y.mean())
+
+
+def compress(X: Array, y: Array) -> tuple[Array, Array, float]:
+    """With X = QR and n > d: R, z = Q'y and |y - Qz|^2."""
+    n, d = X.shape
+    if n <= d:
+        return X, y, 0.0
+    Q, R = np.linalg.qr(X)
+    z = Q.T @ y
+    return R, z, float(np.sum((y - Q @ z) ** 2))
+
+
+def ridge_weights(D: Array, X: Array, y: Array) -> Array:
+    """w = D X' M^-1 y with M = X D X' + n I."""
+    n = len(y)
+    X, y, _ = compress(X, y)
+    M = X @ D @ X.T + n * np.eye(len(y))
+    return D @ X.T @ np.linalg.solve(M, y)
+
+
+def loss_and_factors(D: Array, X: Array, y: Array) -> tuple[float, Array, Array]:
+    """The loss n |u|^2 and the factors a, b of its gradient -(a b' + b a')."""
+    n = len(y)
+    X, y, misfit = compress(X, y)
+    M = X @ D @ X.T + n * np.eye(len(y))
+    u = np.linalg.solve(M, y)
+    v = np.linalg.solve(M, u)
+    return n * float(u @ u) + misfit / n, X.T @ u, n * (X.T @ v)
+
+
+def task_loss(D: Array, X: Array, y: Array) -> float:
+    """L(D) = n |M^-1 y|^2."""
+    return loss_and_factors(D, X, y)[0]
+
+
+def task_loss_and_gradient(D: Array, X: Array, y: Array) -> tuple[float, Array]:
+    """L(D) and its gradient -(a b' + b a')."""
+    loss, a, b = loss_and_factors(D, X, y)
+    return loss, -(np.outer(a, b) + np.outer(b, a))
+
+
+def task_gradient(D: Array, X: Array, y: Array) -> Array:
+    """The gradient of L at D."""
+    return task_loss_and_gradient(D, X, y)[1]
+
+
+def threshold(values: Array, radius: float) -> float:
+    """The least a >= 0 with sum max(0, g_i - a) <= radius, by sorting."""
+    if np.maximum(values, 0).sum() <= radius:
+        return 0.0
+    descending = np.sort(values)[::-1]
+    shifts = (np.cumsum(descending) - radius) / np.arange(1, len(values) + 1)
+    return float(shifts[descending > shifts][-1])
+
+
+def project(Q: Array, radius: float) -> Array:
+    """The nearest D to Q, in Frobenius norm, with D PSD and tr D <= radius."""
+    values, V = np.linalg.eigh(Q)
+    shift = threshold(values, radius)
+    if shift == 0 and values[0] >= 0:
+        return Q.copy()
+    return (V * np.maximum(values - shift, 0)) @ V.T
+
+
+def entropic_iterate(S: Array, eta: float, radius: float) -> Array:
+    """D = radius exp(eta S) / (tr exp(eta S) + 1)."""
+    values, V = np.linalg.eigh(S)
+    top = max(0.0, eta * values[-1])
+    weights = np.exp(eta * values - top)
+    return (V * (radius * weights / (weights.sum() + np.exp(-top)))) @ V.T
+
+
+def euclidean_iterates(
+    tasks: Iterable[tuple[Array, Array]], lam: float, step: str | float, step_scale: float = 1.0
+) -> Iterator[tuple[float, Array]]:
+    """Projected gradient descent from I / (lam d): yields the loss of D^(t), and D^(t+1)."""
+    D, squared_norms, radius = np.empty(0), 0.0, 1 / lam
+    for t, (X, y) in enumerate(tasks, start=1):
+        if t == 1:
+            d = X.shape[1]
+            D = np.eye(d) * radius / d
+        loss, gradient = task_loss_and_gradient(D, X, y)
+        squared_norms += np.sum(gradient**2)
+        if step == "theory":
+            gamma = radius / np.sqrt(2 * t)
+        elif step == "adaptive":
+            gamma = step_scale * radius / np.sqrt(squared_norms) if squared_norms else 0.0
+        else:
+            gamma = step / np.sqrt(t)
+        D = project(D - gamma * gradient, radius)
+        yield loss, D
+
+
+def entropic_iterates(
+    tasks: Iterable[tuple[Array, Array]], lam: float, step_scale: float = 2.0
+) -> Iterator[tuple[float, Array]]:
+    """Follow the regularised leader from radius / (d + 1) I: the loss of D^(t), and D^(t+1)."""
+    D, S, squared_norms, radius = np.empty(0), np.empty(0), 0.0, 1 / lam
+    for t, (X, y) in enumerate(tasks, start=1):
+        d = X.shape[1]
+        if t == 1:
+            D, S = np.eye(d) * radius / (d + 1), np.zeros((d, d))
+        loss, gradient = task_loss_and_gradient(D, X, y)
+        S = S - gradient
+        squared_norms += np.linalg.norm(gradient, 2) ** 2
+        if squared_norms:
+            eta = step_scale * np.sqrt(np.log(d + 1) / squared_norms)
+            D = entropic_iterate(S, eta, radius)
+        yield loss, D
+
+
+def online_iterates(
+    tasks: Iterable[tuple[Array, Array]],
+    lam: float,
+    geometry: str = "entropic",
+    step: str | float = "adaptive",
+    step_scale: float | None = None,
+) -> Iterator[tuple[float, Array]]:
+    """The online run of `OnlineLTL`: yields, task by task, the loss of D^(t), and D^(t+1)."""
+    if geometry == "entropic":
+        return entropic_iterates(tasks, lam, 2.0 if step_scale is None else step_scale)
+    return euclidean_iterates(tasks, lam, step, 1.0 if step_scale is None else step_scale)

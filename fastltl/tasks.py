@@ -1,0 +1,354 @@
+"""TaskSet: many small regression tasks of different sizes, packed into two flat arrays."""
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils import check_random_state
+
+from fastltl.validation import Array, as_floats, check_finite, check_matrix, check_target
+
+Task = tuple[Array, Array]
+
+
+class TaskSet:
+    """An immutable sequence of tasks (X, y) with the same features and any number of samples.
+
+    The rows of all tasks lie one after another in one array, the targets in another; a task, and
+    a slice of tasks, is a view of them. Arrays are float64 and read-only.
+
+    Parameters
+    ----------
+    tasks : iterable of (X, y)
+        X is array-like of shape (n, d), y of shape (n,). n may differ from task to task.
+    labels : sequence of hashable, optional
+        One name per task; by default 0, 1, 2, ...
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastltl as ltl
+    >>> ts = ltl.TaskSet([(np.ones((3, 2)), np.ones(3)), (np.zeros((1, 2)), np.zeros(1))])
+    >>> ts
+    TaskSet(2 tasks, 2 features, 4 samples)
+    >>> X, y = ts[0]
+    >>> X.shape, ts.sizes, ts[1:].labels
+    ((3, 2), array([3, 1]), array([1], dtype=object))
+    """
+
+    __slots__ = ("_X", "_labels", "_offsets", "_y")
+
+    _X: Array
+    _y: Array
+    _offsets: npt.NDArray[np.int64]
+    _labels: npt.NDArray[np.object_]
+
+    def __init__(
+        self, tasks: Iterable[Any], labels: Sequence[Hashable] | None = None
+    ) -> None:
+        checked: list[Task] = []
+        for i, task in enumerate(tasks):
+            width = checked[0][0].shape[1] if checked else None
+            checked.append(check_task(task, f"task {i}", width))
+        if not checked:
+            raise ValueError("tasks must hold at least one task (X, y), got none.")
+        if labels is None:
+            labels = range(len(checked))
+        elif len(labels) != len(checked):
+            raise ValueError(
+                f"labels must have one entry for each of the {len(checked)} tasks, "
+                f"got {len(labels)}."
+            )
+        self._pack(
+            np.concatenate([X for X, _ in checked]),
+            np.concatenate([y for _, y in checked]),
+            np.cumsum([0] + [len(y) for _, y in checked]),
+            _objects(labels),
+        )
+
+    def _pack(
+        self,
+        X: Array,
+        y: Array,
+        offsets: npt.NDArray[np.int64],
+        labels: npt.NDArray[np.object_],
+    ) -> None:
+        """Take the arrays as they are and forbid writing to them."""
+        self._X, self._y, self._offsets, self._labels = X, y, offsets, labels
+        for array in (X, y, offsets, labels):
+            array.flags.writeable = False
+
+    @classmethod
+    def _packed(cls, *arrays: Any) -> "TaskSet":
+        made = cls.__new__(cls)
+        made._pack(*arrays)
+        return made
+
+    @classmethod
+    def from_groups(
+        cls, X: npt.ArrayLike, y: npt.ArrayLike, groups: npt.ArrayLike
+    ) -> "TaskSet":
+        """Rows with the same group are a task; rows of a task need not be adjacent.
+
+        Tasks come in the order in which their groups first appear, rows in the order given; the
+        groups become the labels.
+
+        Examples
+        --------
+        >>> import fastltl as ltl
+        >>> ts = ltl.TaskSet.from_groups([[1], [2], [3]], [0, 1, 2], ["b", "a", "b"])
+        >>> list(ts.labels), ts[0][0].ravel()
+        (['b', 'a'], array([1., 3.]))
+        """
+        X = check_matrix(X)
+        y = check_target(y, len(X))
+        codes, labels = _codes(groups, len(X))
+        order = np.argsort(codes, kind="stable")
+        sizes = np.bincount(codes, minlength=len(labels))
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        return cls._packed(X[order], y[order], offsets, _objects(labels))
+
+    @classmethod
+    def from_frame(
+        cls, df: Any, task: str, target: str, features: Sequence[str] | None = None
+    ) -> "TaskSet":
+        """Tasks from a table: one column names the task, one is the target, others the features.
+
+        Parameters
+        ----------
+        df : data frame
+            Anything whose columns have names and can be taken by name: pandas, polars, pyarrow,
+            a dict of arrays.
+        task, target : str
+            Columns that hold the task of each row and its target.
+        features : sequence of str, optional
+            Columns to learn from, all numeric; by default all the others.
+
+        Examples
+        --------
+        >>> import fastltl as ltl
+        >>> df = {"school": ["A", "A", "B"], "hours": [1, 2, 3], "score": [2.0, 4.0, 6.0]}
+        >>> ltl.TaskSet.from_frame(df, task="school", target="score")
+        TaskSet(2 tasks, 1 features, 3 samples)
+        """
+        names = _column_names(df)
+        if features is None:
+            features = [name for name in names if name not in (task, target)]
+        for argument, wanted in (("task", [task]), ("target", [target]), ("features", features)):
+            for name in wanted:
+                if name not in names:
+                    raise ValueError(
+                        f"{argument} must name a column of df ({', '.join(map(str, names))}), "
+                        f"got {name!r}."
+                    )
+        if len(features) == 0:
+            raise ValueError("features must name at least one column of df, got none.")
+        X = np.stack([_numeric_column(df, name) for name in features], axis=1)
+        return cls.from_groups(X, _numeric_column(df, target), np.asarray(df[task]))
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self[i] for i in range(len(self)))
+
+    @overload
+    def __getitem__(self, which: SupportsIndex) -> Task: ...
+    @overload
+    def __getitem__(self, which: slice | npt.ArrayLike) -> "TaskSet": ...
+
+    def __getitem__(self, which: Any) -> "Task | TaskSet":
+        """A task for an integer; a TaskSet for a slice, a list of integers or a mask."""
+        if isinstance(which, SupportsIndex) and np.ndim(which) == 0:
+            i = range(len(self))[which]
+            rows = slice(self._offsets[i], self._offsets[i + 1])
+            return self._X[rows], self._y[rows]
+        chosen = np.arange(len(self))[which]
+        if isinstance(which, slice) and which.step in (None, 1):
+            offsets = self._offsets[which.indices(len(self))[0] :][: len(chosen) + 1]
+            rows = slice(offsets[0], offsets[-1])
+            return self._packed(
+                self._X[rows], self._y[rows], offsets - offsets[0], self._labels[which]
+            )
+        rows = _concatenated(
+            [np.arange(self._offsets[i], self._offsets[i + 1]) for i in chosen]
+        )
+        offsets = np.concatenate([[0], np.cumsum(self.sizes[chosen])])
+        return self._packed(self._X[rows], self._y[rows], offsets, self._labels[chosen])
+
+    def __repr__(self) -> str:
+        return f"TaskSet({len(self)} tasks, {self.n_features} features, {len(self._y)} samples)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self)._packed, (self._X, self._y, self._offsets, self._labels)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, the same in every task."""
+        return self._X.shape[1]
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Number of samples of each task."""
+        return np.diff(self._offsets)
+
+    @property
+    def labels(self) -> npt.NDArray[np.object_]:
+        """Name of each task."""
+        return self._labels
+
+    def split(
+        self,
+        fractions: Sequence[float],
+        random_state: int | np.random.RandomState | None = None,
+    ) -> "tuple[TaskSet, ...]":
+        """Divide the tasks at random, each whole, into parts of the given fractions.
+
+        Parameters
+        ----------
+        fractions : sequence of float
+            Positive, with a sum of at most 1. What they leave over is in no part.
+        random_state : int, RandomState or None
+            Seed of the shuffle.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import fastltl as ltl
+        >>> ts = ltl.TaskSet([(np.ones((2, 1)), np.ones(2))] * 8)
+        >>> [len(part) for part in ts.split((0.25, 0.5, 0.25), random_state=0)]
+        [2, 4, 2]
+        """
+        wanted = as_floats(fractions, "fractions")
+        if wanted.ndim != 1 or not (wanted > 0).all() or not wanted.sum() <= 1 + 1e-9:
+            raise ValueError(
+                "fractions must be positive numbers with a sum of at most 1, "
+                f"got {tuple(fractions)!r}."
+            )
+        order = check_random_state(random_state).permutation(len(self))
+        # Adding 1e-9 tasks before rounding makes 0.1 + 0.2 of ten tasks three, as written.
+        ends = np.floor(np.cumsum(wanted) * len(self) + 0.5 + 1e-9).astype(int)
+        starts = np.concatenate([[0], ends[:-1]])
+        if (ends == starts).any():
+            raise ValueError(
+                f"fractions must give each part at least one of the {len(self)} tasks, "
+                f"got {tuple(fractions)!r}."
+            )
+        return tuple(self[order[i:j]] for i, j in zip(starts, ends, strict=True))
+
+    def split_samples(
+        self, fraction: float, random_state: int | np.random.RandomState | None = None
+    ) -> "tuple[TaskSet, TaskSet]":
+        """Divide the samples of every task at random: (train, test), with the same tasks in order.
+
+        Each side gets at least one sample of each task, so every task needs two.
+
+        Parameters
+        ----------
+        fraction : float
+            Share of a task's samples that goes to train, between 0 and 1.
+        random_state : int, RandomState or None
+            Seed of the shuffle.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import fastltl as ltl
+        >>> ts = ltl.TaskSet([(np.ones((5, 1)), np.ones(5)), (np.ones((2, 1)), np.ones(2))])
+        >>> train, test = ts.split_samples(0.6, random_state=0)
+        >>> train.sizes, test.sizes
+        (array([3, 1]), array([2, 1]))
+        """
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction must lie between 0 and 1, got {fraction!r}.")
+        if (self.sizes < 2).any():
+            label = self._labels[np.argmax(self.sizes < 2)]
+            raise ValueError(
+                f"split_samples needs at least 2 samples in every task, got 1 in task {label!r}."
+            )
+        random = check_random_state(random_state)
+        n_train = np.clip(np.floor(fraction * self.sizes + 0.5).astype(int), 1, self.sizes - 1)
+        shuffled = [
+            start + random.permutation(size)
+            for start, size in zip(self._offsets, self.sizes, strict=False)
+        ]
+        return (
+            self._rows([rows[:k] for rows, k in zip(shuffled, n_train, strict=True)]),
+            self._rows([rows[k:] for rows, k in zip(shuffled, n_train, strict=True)]),
+        )
+
+    def _rows(self, rows: list[npt.NDArray[np.int64]]) -> "TaskSet":
+        """The same tasks with these of their rows, in the order in which they stand here."""
+        kept = _concatenated([np.sort(r) for r in rows])
+        offsets = np.cumsum([0] + [len(r) for r in rows])
+        return self._packed(self._X[kept], self._y[kept], offsets, self._labels)
+
+
+def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
+    """A pair (X, y) of finite arrays; an error says which task it is about."""
+    try:
+        X, y = task
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a pair (X, y), got {type(task).__name__}.") from None
+    try:
+        X = check_matrix(X, n_features, owner="the first task")
+        return X, check_target(y, len(X))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
+    """A 1-D object array, even of labels that are tuples."""
+    array = np.empty(len(labels), dtype=object)
+    array[:] = labels
+    return array
+
+
+def _concatenated(rows: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+
+
+def _codes(groups: Any, n_samples: int) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
+    """Number the groups in order of first appearance: (number of each row, group of each number)."""
+    values = np.asarray(groups)
+    if values.shape != (n_samples,):
+        raise ValueError(
+            f"groups must have one entry for each of the {n_samples} rows of X, "
+            f"got shape {values.shape}."
+        )
+    numbers: dict[Hashable, int] = {}
+    codes = [numbers.setdefault(group, len(numbers)) for group in values.tolist()]
+    for group in numbers:
+        if group is None or group != group:  # a NaN differs from itself
+            raise ValueError(
+                f"groups must name a task for every row, got {group!r} at row "
+                f"{codes.index(numbers[group])}."
+            )
+    return np.array(codes, dtype=np.int64), list(numbers)
+
+
+def _column_names(df: Any) -> list[Any]:
+    """Names of the columns of a table of any library."""
+    if hasattr(df, "column_names"):  # pyarrow, whose `columns` are the data
+        names = df.column_names
+    elif hasattr(df, "columns"):
+        names = df.columns
+    elif hasattr(df, "keys"):
+        names = df.keys()
+    elif hasattr(df, "__dataframe__"):
+        names = df.__dataframe__().column_names()
+    else:
+        raise TypeError(f"df must be a data frame with named columns, got {type(df).__name__}.")
+    return list(names)
+
+
+def _numeric_column(df: Any, name: str) -> Array:
+    try:
+        column = as_floats(np.asarray(df[name]), f"column {name!r}")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"column {name!r} must be numeric: encode or leave out what is not ({error})"
+        ) from error
+    check_finite(column, f"column {name!r}")
+    return column

@@ -1,0 +1,160 @@
+"""Arguments at the boundary: each is checked once, and an error names it, what was wanted, what came."""
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils import check_array, column_or_1d
+
+from fastltl import kernels
+
+Array = npt.NDArray[np.float64]
+
+_FLOAT64 = np.dtype(np.float64)
+_ndarray = np.ndarray
+
+#: A matrix counts as symmetric, or PSD, if it is to this fraction of its largest entry or
+#: eigenvalue: far above rounding, far below anything meant.
+TOLERANCE = 1e-10
+
+
+def is_ready(array: Any) -> bool:
+    """Whether kernels take the array as it is.
+
+    They are compiled for writable arrays only: a read-only one has another type in Numba, and
+    copying it costs nothing beside compiling everything twice.
+    """
+    return type(array) is _ndarray and array.dtype is _FLOAT64 and array.flags.carray
+
+
+def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
+    """Whether kernels take the task as it is, but for values that may not be finite.
+
+    Every task of a stream passes here, in a fraction of the time that even a small one takes.
+    """
+    return (
+        type(X) is type(y) is _ndarray
+        and X.dtype is y.dtype is _FLOAT64
+        and y.ndim == 1
+        and X.shape == (y.size, n_features)
+        and y.size > 0
+        and X.flags.carray
+        and y.flags.carray
+    )
+
+
+def as_floats(array: npt.ArrayLike, name: str) -> Array:
+    """A writable, C-contiguous float64 array of the same numbers, whatever its shape."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} must not be a masked array; fill or drop the masked values first.")
+    try:
+        floats = check_array(
+            array,
+            dtype=np.float64,
+            order="C",
+            ensure_2d=False,
+            allow_nd=True,
+            ensure_all_finite=False,
+            ensure_min_samples=0,
+            ensure_min_features=0,
+            input_name=name,
+        )
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of real numbers: {error}") from error
+    return np.require(floats, requirements=["C", "A", "W"])
+
+
+def check_finite(array: Array, name: str) -> None:
+    """Every entry is finite; else say which is not."""
+    if not kernels.all_finite(array):
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        value = "NaN" if np.isnan(array[place]) else f"{array[place]}"
+        where = place[0] if len(place) == 1 else place
+        raise ValueError(f"{name} must hold finite numbers only, got {value} at index {where}.")
+
+
+def check_matrix(
+    X: npt.ArrayLike,
+    n_features: int | None = None,
+    name: str = "X",
+    owner: str = "this representation",
+) -> Array:
+    """A finite matrix with a row per sample and a column per feature."""
+    A: Array = X if is_ready(X) else as_floats(X, name)  # type: ignore[assignment]
+    if A.ndim != 2:
+        raise ValueError(
+            f"{name} must be a 2-D array of shape (samples, features), got an array of shape "
+            f"{A.shape}. Reshape your data with reshape(-1, 1) if it has a single feature or "
+            "reshape(1, -1) if it is a single sample."
+        )
+    for size, thing in zip(A.shape, ("sample(s)", "feature(s)"), strict=True):
+        if size == 0:
+            raise ValueError(
+                f"{name} has 0 {thing} (shape={A.shape}) while a minimum of 1 is required."
+            )
+    if n_features is not None and A.shape[1] != n_features:
+        raise ValueError(
+            f"{name} has {A.shape[1]} features, but {owner} is expecting {n_features} features "
+            "as input."
+        )
+    check_finite(A, name)
+    return A
+
+
+def check_target(y: npt.ArrayLike | None, n_samples: int, owner: str = "a task") -> Array:
+    """A finite vector with one value per sample."""
+    if y is None:
+        raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+    v: Array = (
+        y if is_ready(y) and np.ndim(y) == 1 else as_floats(column_or_1d(y, warn=True), "y")
+    )  # type: ignore[assignment]
+    if len(v) != n_samples:
+        raise ValueError(
+            f"y must have one value for each of the {n_samples} rows of X, got {len(v)} values."
+        )
+    check_finite(v, "y")
+    return v
+
+
+def check_symmetric(A: npt.ArrayLike, name: str) -> Array:
+    """A finite symmetric matrix, made symmetric to the bit."""
+    A = check_matrix(A, name=name)
+    if A.shape[0] != A.shape[1]:
+        raise ValueError(f"{name} must be a square matrix, got shape {A.shape}.")
+    asymmetry = float(np.abs(A - A.T).max())
+    if asymmetry > TOLERANCE * np.abs(A).max():
+        raise ValueError(
+            f"{name} must be symmetric, got entries that differ from their mirror image by up to "
+            f"{asymmetry:.3g}."
+        )
+    return (A + A.T) / 2
+
+
+def check_representation(D: npt.ArrayLike, n_features: int | None = None) -> Array:
+    """A symmetric positive semidefinite matrix with a row per feature."""
+    D = check_symmetric(D, "D")
+    if n_features is not None and len(D) != n_features:
+        raise ValueError(
+            f"D must have a row for each of the {n_features} features, got shape {D.shape}."
+        )
+    values = np.linalg.eigvalsh(D)
+    if values[0] < -TOLERANCE * max(values[-1], 0.0):
+        raise ValueError(
+            f"D must be positive semidefinite, got one with the eigenvalue {values[0]:.3g}."
+        )
+    return D
+
+
+def check_positive(value: Any, name: str, wanted: str = "a positive finite number") -> float:
+    """A positive finite number."""
+    if isinstance(value, Real) and not isinstance(value, bool) and 0 < value < np.inf:
+        return float(value)
+    raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+
+
+def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")

@@ -1,0 +1,62 @@
+"""The paper's formulas to the letter, and the tasks that tests feed them."""
+
+import numpy as np
+
+EPS = np.finfo(float).eps
+
+
+def literal_dual(D, X):
+    return X @ D @ X.T + len(X) * np.eye(len(X))
+
+
+def literal_loss(D, X, y):
+    return len(y) * np.sum((np.linalg.inv(literal_dual(D, X)) @ y) ** 2)
+
+
+def literal_gradient(D, X, y):
+    inverse = np.linalg.inv(literal_dual(D, X))
+    S = np.outer(y, y) @ inverse + inverse @ np.outer(y, y)
+    return -len(y) * X.T @ inverse @ S @ inverse @ X
+
+
+def literal_weights(D, X, y):
+    return D @ X.T @ np.linalg.inv(literal_dual(D, X)) @ y
+
+
+def condition(D, X):
+    """Condition number of M in the form that the library solves with: d x d when n > d."""
+    n, d = X.shape
+    R = np.linalg.qr(X)[1] if n > d else X
+    return np.linalg.cond(R @ D @ R.T + n * np.eye(len(R)))
+
+
+def relative(A, B):
+    """|A - B| / |B| in Frobenius norm, 0 if both are zero."""
+    return np.linalg.norm(np.asarray(A) - B) / (np.linalg.norm(B) or 1.0)
+
+
+def unit_ball_task(rng, n, d):
+    """A task as Proposition 1 wants it: x in the unit ball, y in [0, 1]."""
+    X = rng.normal(size=(n, d))
+    X *= rng.uniform(size=(n, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
+    return X, rng.uniform(size=n)
+
+
+def sphere_task(rng, n, d, noise=0.05):
+    """A task of the paper's kind: x on the unit sphere, y linear in half of the features."""
+    X = rng.normal(size=(n, d))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    w = rng.normal(size=d)
+    w[d // 2 + 1 :] = 0
+    return X, X @ w / np.linalg.norm(w) + noise * rng.normal(size=n)
+
+
+def ragged_tasks(seed, n_tasks, d, sizes):
+    rng = np.random.default_rng(seed)
+    return [sphere_task(rng, int(rng.integers(*sizes, endpoint=True)), d) for _ in range(n_tasks)]
+
+
+def random_psd(rng, d, rank=None, trace=1.0):
+    A = rng.normal(size=(d, d if rank is None else rank))
+    D = A @ A.T
+    return D * (trace / np.trace(D))

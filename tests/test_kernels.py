@@ -1,0 +1,199 @@
+"""Each kernel against its plain-NumPy twin, the twin against the paper's letter."""
+
+import inspect
+
+import numpy as np
+import pytest
+from naive import (
+    EPS,
+    condition,
+    literal_dual,
+    literal_gradient,
+    literal_loss,
+    literal_weights,
+    random_psd,
+    relative,
+    sphere_task,
+)
+
+from fastltl import kernels, reference
+
+SHAPES = [(1, 1), (1, 5), (5, 1), (7, 7), (20, 50), (50, 20), (300, 6), (30, 120)]
+LAMS = [1e-6, 1e-3, 1.0, 1e3]
+TWINS = [
+    "centre",
+    "compress",
+    "entropic_iterate",
+    "loss_and_factors",
+    "project",
+    "ridge_weights",
+    "task_gradient",
+    "task_loss",
+    "task_loss_and_gradient",
+    "threshold",
+]
+
+
+def representations(d, lam):
+    rng = np.random.default_rng(d)
+    yield np.eye(d) / lam
+    yield random_psd(rng, d, trace=1 / lam)
+    yield random_psd(rng, d, rank=max(1, d // 3), trace=1 / lam)
+    yield np.zeros((d, d))
+
+
+def task_cases():
+    for n, d in SHAPES:
+        rng = np.random.default_rng(n + d)
+        X, y = sphere_task(rng, n, d)
+        yield pytest.param(X, y, id=f"n{n}-d{d}")
+        yield pytest.param(X * 10.0 ** -np.linspace(0, 6, d), y, id=f"n{n}-d{d}-ill-conditioned")
+        yield pytest.param(X[:, [0] * d], y, id=f"n{n}-d{d}-rank-one")
+    yield pytest.param(np.zeros((4, 3)), np.ones(4), id="no-input")
+    yield pytest.param(np.ones((4, 3)), np.zeros(4), id="no-target")
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_has_the_signature_of_its_kernel(name):
+    kernel = getattr(kernels, name)
+    twin = getattr(reference, name)
+    assert list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters) == list(
+        inspect.signature(twin).parameters
+    )
+
+
+@pytest.mark.parametrize("lam", LAMS)
+@pytest.mark.parametrize(("X", "y"), list(task_cases()))
+def test_kernels_of_one_task_agree_with_their_twins(X, y, lam):
+    deficient = np.linalg.matrix_rank(X) < min(X.shape)
+    for D in representations(X.shape[1], lam):
+        allowed = condition(D, X)
+        for name in ("ridge_weights", "task_loss", "task_gradient"):
+            if deficient and name == "task_gradient":
+                # Inputs that an eps would make independent: a moves by eps cond, b by its square.
+                allowed = allowed**2
+            fast = getattr(kernels, name)(D, X, y)
+            plain = getattr(reference, name)(D, X, y)
+            assert relative(fast, plain) <= 1e-12 + 20 * EPS * allowed
+        loss, gradient = kernels.task_loss_and_gradient(D, X, y)
+        assert loss == kernels.task_loss(D, X, y)
+        assert np.array_equal(gradient, kernels.task_gradient(D, X, y))
+        assert np.array_equal(gradient, gradient.T)
+
+
+@pytest.mark.parametrize("lam", LAMS)
+@pytest.mark.parametrize(("X", "y"), list(task_cases()))
+def test_twins_agree_with_the_paper_to_what_conditioning_allows(X, y, lam):
+    for D in representations(X.shape[1], lam):
+        # The inverse of the n x n matrix carries cond(M) rounding errors, its cube in the
+        # gradient three times as many; and each is relative to the largest term, not the result.
+        tolerance = 1e-12 + 200 * EPS * np.linalg.cond(literal_dual(D, X))
+        scale = np.linalg.norm(y) ** 2 / len(y)
+        assert abs(reference.task_loss(D, X, y) - literal_loss(D, X, y)) <= tolerance * scale
+        bound = 2 * (np.linalg.norm(X, 2) * np.linalg.norm(y) / len(y)) ** 2
+        difference = reference.task_gradient(D, X, y) - literal_gradient(D, X, y)
+        assert np.linalg.norm(difference) <= tolerance * bound
+        reach = np.linalg.norm(D, 2) * np.linalg.norm(X, 2) * np.linalg.norm(y) / len(y)
+        difference = reference.ridge_weights(D, X, y) - literal_weights(D, X, y)
+        assert np.linalg.norm(difference) <= tolerance * reach
+
+
+def test_more_samples_than_features_keeps_the_digits_that_the_literal_formula_loses():
+    X, y = sphere_task(np.random.default_rng(0), 100, 6)
+    D = np.eye(6) / 1e-6
+    # Ridge regression as least squares with six rows more, the stablest form there is.
+    rows, targets = np.vstack([X, np.sqrt(100 * 1e-6) * np.eye(6)]), np.append(y, np.zeros(6))
+    w = np.linalg.lstsq(rows, targets, rcond=None)[0]
+    assert kernels.task_loss(D, X, y) == pytest.approx(np.mean((y - X @ w) ** 2), rel=1e-13)
+    assert kernels.ridge_weights(D, X, y) == pytest.approx(w, rel=1e-12)
+    gradient = reference.task_gradient(D, X, y)
+    assert relative(kernels.task_gradient(D, X, y), gradient) < 1e-13
+    assert relative(literal_gradient(D, X, y), gradient) > 1e-9
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (4, 6), (9, 3)])
+def test_gradient_agrees_with_finite_differences(n, d):
+    rng = np.random.default_rng(n)
+    X, y = sphere_task(rng, n, d)
+    D = random_psd(rng, d, trace=3.0)
+    gradient = kernels.task_gradient(D, X, y)
+    for _ in range(10):
+        E = rng.normal(size=(d, d))
+        E = (E + E.T) / np.linalg.norm(E + E.T)
+        h = 1e-5
+        slope = (kernels.task_loss(D + h * E, X, y) - kernels.task_loss(D - h * E, X, y)) / (2 * h)
+        assert slope == pytest.approx(np.sum(gradient * E), rel=1e-6, abs=1e-9)
+
+
+def test_loss_is_the_training_error_of_the_weights():
+    X, y = sphere_task(np.random.default_rng(0), 8, 5)
+    D = random_psd(np.random.default_rng(1), 5, trace=10.0)
+    residual = y - X @ kernels.ridge_weights(D, X, y)
+    assert kernels.task_loss(D, X, y) == pytest.approx(np.mean(residual**2), rel=1e-12)
+
+
+def test_weights_stay_in_the_range_of_a_singular_representation():
+    rng = np.random.default_rng(0)
+    X, y = sphere_task(rng, 10, 6)
+    D = random_psd(rng, 6, rank=2, trace=5.0)
+    w = kernels.ridge_weights(D, X, y)
+    assert np.linalg.norm(w - D @ np.linalg.pinv(D) @ w) < 1e-12 * np.linalg.norm(w)
+    # and they minimise the objective over that range
+    V = np.linalg.svd(D)[0][:, :2]
+    normal = V.T @ (X.T @ X / 10 + np.linalg.pinv(D)) @ V
+    assert w == pytest.approx(V @ np.linalg.solve(normal, V.T @ X.T @ y / 10), rel=1e-10)
+
+
+def test_centre_subtracts_the_means():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(7, 3)) + 5, rng.normal(size=7) - 3
+    for fast, plain in zip(kernels.centre(X, y), reference.centre(X, y), strict=True):
+        assert relative(fast, plain) < 1e-14
+
+
+def test_features_are_the_inputs_times_the_symmetric_root():
+    rng = np.random.default_rng(0)
+    D, X = random_psd(rng, 6, rank=3), rng.normal(size=(4, 6))
+    assert relative(kernels.features(D, X) @ kernels.features(D, X).T, X @ D @ X.T) < 1e-13
+    root = kernels.features(D, np.eye(6))
+    assert np.array_equal(root, root.T)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+@pytest.mark.parametrize(("n", "d"), [(3, 5), (5, 3)])
+def test_numbers_that_are_not_finite_or_overflow_give_no_finite_loss(bad, n, d):
+    X, y = sphere_task(np.random.default_rng(0), n, d)
+    X[1, 1] = bad
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert not np.isfinite(kernels.loss_and_factors(np.eye(d), X, y)[0])
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
+@pytest.mark.parametrize("eta", [0.0, 1.0, 1e3])
+def test_entropic_iterate_agrees_with_its_twin_and_never_overflows(scale, eta):
+    rng = np.random.default_rng(0)
+    S = rng.normal(size=(8, 8))
+    S = (S + S.T) * scale
+    fast = kernels.entropic_iterate(S, eta / scale, 2.0)
+    assert relative(fast, reference.entropic_iterate(S, eta / scale, 2.0)) < 1e-12
+    assert 0 < np.trace(fast) <= 2.0 * (1 + 1e-14)
+    assert np.linalg.eigvalsh(fast)[0] >= -1e-14
+
+
+def test_rank_two_update_is_the_eigen_decomposition_of_the_sum():
+    rng = np.random.default_rng(0)
+    d, rank = 9, 4
+    vectors = np.zeros((d, d))
+    vectors[:rank] = np.linalg.qr(rng.normal(size=(d, rank)))[0].T
+    values = np.zeros(d)
+    values[:rank] = rng.normal(size=rank)
+    A = kernels.compose(vectors[:rank], values[:rank], 0.0)
+    inside = vectors[0] - 2 * vectors[3]
+    outside = rng.normal(size=d)
+    for a, b, new in ((outside, rng.normal(size=d), 2), (inside, outside, 1), (inside, inside, 0)):
+        V, w = vectors.copy(), values.copy()
+        size = kernels.rank_two_update(V, w, rank, a, b, 0.7)
+        assert size == rank + new
+        assert np.abs(V[:size] @ V[:size].T - np.eye(size)).max() < 1e-14
+        expected = A + 0.7 * (np.outer(a, b) + np.outer(b, a))
+        assert relative(kernels.compose(V[:size], w[:size], 0.0), expected) < 1e-14

@@ -1,0 +1,484 @@
+"""OnlineLTL against a plain loop of the reference, and against its own promises."""
+
+import pickle
+from itertools import product
+
+import numpy as np
+import pytest
+from naive import EPS, random_psd, ragged_tasks, relative, sphere_task
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
+
+import fastltl as ltl
+from fastltl import kernels, reference
+
+RULES = [
+    {"geometry": "entropic"},
+    {"geometry": "entropic", "step_scale": 0.5},
+    {"geometry": "euclidean", "step": "adaptive"},
+    {"geometry": "euclidean", "step": "adaptive", "step_scale": 0.3},
+    {"geometry": "euclidean", "step": "theory"},
+    {"geometry": "euclidean", "step": 0.7},
+]
+RULE_IDS = ["-".join(map(str, rule.values())) for rule in RULES]
+
+
+def allowed_error(tasks, lam):
+    """1e-10, or what the condition of M allows: M <= (1 + |X|^2 / (lam n)) n I for feasible D."""
+    condition = 1 + max(np.linalg.norm(X, 2) ** 2 / len(X) for X, _ in tasks) / lam
+    return max(1e-10, 10 * EPS * condition)
+
+
+def assert_equals_reference(tasks, lam, rule):
+    learner = ltl.OnlineLTL(lam, **rule)
+    losses, total = 0.0, 0.0
+    d = tasks[0][0].shape[1]
+    iterate = np.eye(d) / (lam * (d + 1 if rule["geometry"] == "entropic" else d))
+    allowed = allowed_error(tasks, lam)
+    for t, (X, y) in enumerate(tasks, start=1):
+        total = total + iterate
+        loss, iterate = next_reference(tasks, lam, rule, t)
+        losses += loss
+        learner.partial_fit(X, y)
+        assert relative(learner.iterate_, iterate) <= allowed
+    assert relative(learner.D_, total / len(tasks)) <= allowed
+    assert learner.cumulative_loss_ == pytest.approx(losses, rel=max(1e-9, allowed))
+    assert learner.n_tasks_seen_ == len(tasks)
+    return learner
+
+
+_runs = {}
+
+
+def next_reference(tasks, lam, rule, t):
+    """The t-th pair of a reference run, which is advanced as far as it was asked for."""
+    if t == 1:
+        _runs["now"] = reference.online_iterates(tasks, lam, **rule)
+    return next(_runs["now"])
+
+
+@pytest.mark.parametrize("lam", [1e-6, 1e-4, 1e-2, 1.0, 1e3])
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize(
+    ("d", "n_tasks", "sizes"),
+    [(1, 40, (1, 9)), (3, 60, (1, 5)), (12, 60, (1, 30)), (50, 40, (20, 20)), (120, 8, (1, 300))],
+)
+def test_equals_a_plain_loop_over_ragged_tasks(d, n_tasks, sizes, rule, lam):
+    assert_equals_reference(ragged_tasks(d, n_tasks, d, sizes), lam, rule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lam", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+def test_equals_a_plain_loop_over_thousands_of_tasks(rule, lam):
+    assert_equals_reference(ragged_tasks(7, 4000, 10, (1, 15)), lam, rule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+def test_equals_a_plain_loop_when_tasks_stay_in_a_subspace(rule):
+    """The kept eigenvectors never span the space, so they are updated for as long as it goes."""
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(40, 6)))[0]
+    tasks = [
+        (X @ basis.T, y) for X, y in (sphere_task(rng, int(rng.integers(1, 12)), 6) for _ in range(1500))
+    ]
+    learner = assert_equals_reference(tasks, 1e-2, rule)
+    if rule.get("step", "adaptive") == "adaptive":
+        assert learner._run.tally[0]["rank"] <= 8
+
+
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("kind", ["ties", "scales", "repeated", "zero first", "one column"])
+def test_equals_a_plain_loop_on_hard_inputs(rule, kind):
+    rng = np.random.default_rng(0)
+    d = 8
+    if kind == "ties":  # orthogonal inputs and equal targets: eigenvalues coincide
+        tasks = [(np.eye(d)[[i, (i + 1) % d]], np.ones(2)) for i in range(d)] * 4
+    elif kind == "scales":
+        tasks = [(X * 10.0 ** -np.arange(d), y) for X, y in ragged_tasks(1, 40, d, (1, 12))]
+    elif kind == "repeated":  # rows that repeat: X has no full rank
+        tasks = [(np.repeat(X, 3, axis=0)[:7], np.repeat(y, 3)[:7]) for X, y in ragged_tasks(2, 40, d, (3, 4))]
+    elif kind == "zero first":
+        tasks = [(X, 0 * y) for X, y in ragged_tasks(3, 3, d, (1, 9))] + ragged_tasks(4, 20, d, (1, 9))
+    else:
+        tasks = [(rng.normal(size=(5, 1)) * np.eye(d)[i % d], rng.normal(size=5)) for i in range(40)]
+    assert_equals_reference(tasks, 1e-1, rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "lam", "paths"),
+    [
+        ({"geometry": "euclidean", "step": "theory"}, 1e-2, {"certified"}),
+        ({"geometry": "euclidean", "step": "adaptive"}, 1e-6, {"certified", "full"}),
+        ({"geometry": "euclidean", "step": "adaptive"}, 1.0, {"full", "in the span"}),
+        ({"geometry": "entropic"}, 1e-2, {"in the span", "full"}),
+    ],
+)
+def test_the_runs_above_go_through_every_path(rule, lam, paths):
+    learner = ltl.OnlineLTL(lam, **rule)
+    taken, known = set(), 0 if rule["geometry"] == "entropic" else -1
+    for X, y in ragged_tasks(50, 40, 50, (20, 20)):
+        rank = learner.partial_fit(X, y)._run.tally[0]["rank"]
+        spanned = 0 <= known <= kernels.LOW_RANK_FRACTION * 50 - 2
+        taken.add("certified" if rank == -1 else "in the span" if spanned else "full")
+        known = rank
+    assert taken == paths
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e-3, 1e3, 1e60])
+@pytest.mark.parametrize("rule", RULES[:4], ids=RULE_IDS[:4])
+def test_adaptive_steps_do_not_depend_on_the_units_of_y(rule, scale):
+    tasks = ragged_tasks(0, 30, 6, (1, 9))
+    plain = ltl.OnlineLTL(0.1, **rule).fit(tasks)
+    scaled = ltl.OnlineLTL(0.1, **rule).fit([(X, scale * y) for X, y in tasks])
+    assert relative(scaled.D_, plain.D_) < 1e-12
+    assert scaled.regret_bound_ == pytest.approx(scale**2 * plain.regret_bound_, rel=1e-10)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+def test_iterates_are_feasible(rule):
+    for lam in (1e-6, 1.0, 1e3):
+        learner = ltl.OnlineLTL(lam, **rule)
+        for X, y in ragged_tasks(0, 40, 9, (1, 20)):
+            learner.partial_fit(X, y)
+            for D in (learner.iterate_, learner.D_):
+                assert np.array_equal(D, D.T)
+                assert np.trace(D) <= (1 + 1e-13) / lam
+                assert np.linalg.eigvalsh(D)[0] >= -1e-13 / lam
+
+
+def test_the_paper_algorithm_to_the_letter():
+    """Algorithm 1 written out once more, with the literal gradient and a feasible start."""
+    from naive import literal_gradient
+
+    lam, tasks = 0.05, ragged_tasks(0, 25, 6, (4, 4))
+    D, total = np.eye(6) / (lam * 6), np.zeros((6, 6))
+    for t, (X, y) in enumerate(tasks, start=1):
+        total += D
+        D = reference.project(D - literal_gradient(D, X, y) / (lam * np.sqrt(2 * t)), 1 / lam)
+    learner = ltl.OnlineLTL(lam, geometry="euclidean", step="theory").fit(tasks)
+    assert relative(learner.D_, total / 25) < 1e-10
+    assert relative(learner.iterate_, D) < 1e-10
+
+
+def test_first_representation_and_averaging():
+    (X, y), *_ = ragged_tasks(0, 1, 4, (5, 5))
+    for geometry, share in (("entropic", 5), ("euclidean", 4)):
+        learner = ltl.OnlineLTL(0.5, geometry=geometry).partial_fit(X, y)
+        assert np.allclose(learner.D_, np.eye(4) * 2 / share, rtol=1e-15)
+        assert not np.allclose(learner.iterate_, learner.D_)
+        learner.set_params(averaging="last")
+        assert np.array_equal(learner.D_, learner.iterate_)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_fit_equals_repeated_partial_fit_to_the_bit(rule, fit_intercept):
+    for d, sizes in ((6, (1, 12)), (70, (60, 80))):
+        tasks = ragged_tasks(1, 12, d, sizes)
+        one, other = (ltl.OnlineLTL(0.1, fit_intercept=fit_intercept, **rule) for _ in range(2))
+        for X, y in tasks:
+            one.partial_fit(X, y)
+        groups = np.repeat(np.arange(len(tasks)), [len(y) for _, y in tasks])
+        rows, targets = np.concatenate([X for X, _ in tasks]), np.concatenate([y for _, y in tasks])
+        for arguments in [(tasks,), (ltl.TaskSet(tasks),), (iter(tasks),), (rows, targets, groups)]:
+            other.fit(*arguments)
+            assert np.array_equal(one.D_, other.D_)
+            assert np.array_equal(one.iterate_, other.iterate_)
+            assert one.regret_bound_ == other.regret_bound_
+            assert one.cumulative_loss_ == other.cumulative_loss_
+
+
+def test_groups_are_tasks_in_order_of_first_appearance():
+    tasks = ragged_tasks(0, 3, 4, (3, 3))
+    X, y = np.concatenate([X for X, _ in tasks]), np.concatenate([y for _, y in tasks])
+    mixed = [0, 3, 6, 1, 4, 7, 2, 5, 8]
+    by_groups = ltl.OnlineLTL().fit(X[mixed], y[mixed], groups=["c", "a", "b"] * 3)
+    assert np.array_equal(by_groups.D_, ltl.OnlineLTL().fit(tasks).D_)
+    assert ltl.OnlineLTL().fit(X, y).n_tasks_seen_ == 1
+
+
+def test_reading_and_saving_never_change_later_bits():
+    tasks = ragged_tasks(0, 30, 7, (1, 9))
+    for rule in RULES:
+        silent = ltl.OnlineLTL(0.1, **rule).fit(tasks)
+        watched = ltl.OnlineLTL(0.1, **rule)
+        for X, y in tasks:
+            watched.partial_fit(X, y)
+            snapshot = watched.D_
+            kept = snapshot.copy()
+            watched.iterate_[:] = 0
+            watched.transform(X)
+            watched.adapt(X, y)
+            watched = pickle.loads(pickle.dumps(watched))
+        assert np.array_equal(silent.D_, watched.D_)
+        watched.partial_fit(X, y)
+        assert np.array_equal(snapshot, kept)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+def test_representations_of_the_same_numbers_give_the_same_numbers(rule):
+    rng = np.random.default_rng(0)
+    tasks = [
+        (rng.integers(-8, 9, size=(n, 5)) / 4, rng.integers(-8, 9, size=n) / 2) for n in (3, 8, 5)
+    ]
+    expected = ltl.OnlineLTL(0.1, **rule).fit(tasks).D_
+
+    def strided(array):
+        wide = np.zeros([2 * size for size in array.shape])
+        wide[tuple(slice(None, None, 2) for _ in array.shape)] = array
+        return wide[tuple(slice(None, None, 2) for _ in array.shape)]
+
+    def frozen(array):
+        array = array.copy()
+        array.flags.writeable = False
+        return array
+
+    forms = [
+        lambda a: a.astype(np.float32),
+        lambda a: a.astype(np.float16),
+        lambda a: a.astype(">f8"),
+        lambda a: a.astype(object),
+        lambda a: np.asfortranarray(a),
+        lambda a: a[::-1][::-1],
+        lambda a: a.tolist(),
+        strided,
+        frozen,
+    ]
+    for form in forms:
+        learner = ltl.OnlineLTL(0.1, **rule).fit([(form(X), form(y)) for X, y in tasks])
+        assert np.array_equal(learner.D_, expected)
+    whole = [(np.round(4 * X).astype(np.int16), np.round(2 * y).astype(int)) for X, y in tasks]
+    as_floats = [(X.astype(float), y.astype(float)) for X, y in whole]
+    first, second = (ltl.OnlineLTL(0.1, **rule).fit(ts).D_ for ts in (whole, as_floats))
+    assert np.array_equal(first, second)
+
+
+def test_inputs_are_never_modified():
+    X, y = sphere_task(np.random.default_rng(0), 9, 4)
+    X_before, y_before = X.copy(), y.copy()
+    for rule, fit_intercept in product(RULES, (False, True)):
+        learner = ltl.OnlineLTL(fit_intercept=fit_intercept, **rule).partial_fit(X, y)
+        learner.partial_fit(X, y).transform(X)
+        learner.adapt(X, y).predict(X)
+    assert np.array_equal(X, X_before)
+    assert np.array_equal(y, y_before)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+def test_memory_does_not_grow_with_the_number_of_tasks(rule):
+    learner = ltl.OnlineLTL(0.1, **rule)
+    sizes = set()
+    for X, y in ragged_tasks(0, 300, 5, (2, 9)):
+        learner.partial_fit(X, y)
+        sizes.add(len(pickle.dumps(learner)))
+    # A pickled integer or float grows by a few bytes with its value; a kept task would add 100.
+    assert max(sizes) - min(sizes) < 64
+
+
+def regret(tasks, learner, rivals):
+    best = min(np.mean([reference.task_loss(D, X, y) for X, y in tasks]) for D in rivals)
+    return learner.cumulative_loss_ / len(tasks) - best
+
+
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("lam", [1e-3, 0.1, 10.0])
+def test_regret_stays_below_its_bound(rule, lam):
+    rng = np.random.default_rng(0)
+    tasks = ragged_tasks(0, 80, 6, (2, 9))
+    learner = ltl.OnlineLTL(lam, **rule).fit(tasks)
+    rivals = [random_psd(rng, 6, rank=rank, trace=1 / lam) for rank in range(1, 7) for _ in range(5)]
+    support = np.zeros((6, 6))
+    support[:4, :4] = np.eye(4) / (4 * lam)
+    bounds = [
+        ltl.OnlineLTL(lam, **rule).fit(tasks[:t]).regret_bound_ for t in (20, 40, 80)
+    ]
+    assert regret(tasks, learner, [*rivals, support]) <= learner.regret_bound_
+    assert learner.regret_bound_ == bounds[-1]
+    assert all(bound > 0 for bound in bounds)
+
+
+def test_regret_bounds_are_the_formulas():
+    tasks, lam, c = ragged_tasks(0, 20, 5, (2, 6)), 0.3, 1.4
+    entropic = ltl.OnlineLTL(lam, step_scale=c).fit(tasks)
+    euclidean = ltl.OnlineLTL(lam, geometry="euclidean", step_scale=c).fit(tasks)
+
+    def gradients(geometry):
+        D = np.eye(5) / (lam * (6 if geometry == "entropic" else 5))
+        runs = reference.online_iterates(tasks, lam, geometry, step_scale=c)
+        for (X, y), (_, following) in zip(tasks, runs, strict=True):
+            yield reference.task_gradient(D, X, y)
+            D = following
+
+    norms = np.array([np.linalg.norm(G, 2) for G in gradients("entropic")])
+    spread = (1 / c + 2.75 * c) * np.sqrt(np.log(6) * np.sum(norms**2))
+    assert entropic.regret_bound_ == pytest.approx((spread + 7 * norms.max()) / lam / 20)
+
+    norms = np.array([np.linalg.norm(G) for G in gradients("euclidean")])
+    gammas = c / lam / np.sqrt(np.cumsum(norms**2))
+    expected = (1 / lam**2 / gammas[-1] + np.sum(gammas * norms**2) / 2) / 20
+    assert euclidean.regret_bound_ == pytest.approx(expected)
+
+
+def test_without_signal_nothing_moves():
+    tasks = [(X, 0 * y) for X, y in ragged_tasks(0, 5, 4, (1, 6))]
+    for rule in RULES:
+        learner = ltl.OnlineLTL(**rule).fit(tasks)
+        assert np.array_equal(learner.D_, learner.iterate_)
+        assert learner.cumulative_loss_ == 0
+        if rule.get("step", "adaptive") == "adaptive":
+            assert learner.regret_bound_ == 0
+
+
+def test_adapt_and_transform_are_the_same_ridge_regression():
+    tasks = ragged_tasks(0, 30, 6, (3, 9))
+    X, y = sphere_task(np.random.default_rng(9), 12, 6)
+    for fit_intercept in (False, True):
+        learner = ltl.OnlineLTL(0.1, fit_intercept=fit_intercept).fit(tasks)
+        ridge = Ridge(alpha=len(y), fit_intercept=fit_intercept).fit(learner.transform(X), y)
+        prediction = ridge.predict(learner.transform(X))
+        assert learner.adapt(X, y).predict(X) == pytest.approx(prediction, rel=1e-10)
+        assert relative(learner.transform(X) @ learner.transform(X).T, X @ learner.D_ @ X.T) < 1e-12
+
+
+def test_fit_intercept_centres_each_task():
+    tasks = ragged_tasks(0, 20, 5, (1, 8))
+    moved = [(X + i, y - 3 * i) for i, (X, y) in enumerate(tasks)]
+    centred = [(X - X.mean(axis=0), y - y.mean()) for X, y in tasks]
+    expected = ltl.OnlineLTL(0.1).fit(centred).D_
+    assert relative(ltl.OnlineLTL(0.1, fit_intercept=True).fit(moved).D_, expected) < 1e-10
+
+
+def test_before_the_first_task():
+    learner = ltl.OnlineLTL()
+    for name in ("D_", "iterate_", "n_tasks_seen_", "cumulative_loss_", "regret_bound_"):
+        with pytest.raises(NotFittedError, match="has not seen a task yet"):
+            getattr(learner, name)
+        assert not hasattr(learner, name)
+    for method, arguments in (("adapt", ([[1.0]], [1.0])), ("transform", ([[1.0]],))):
+        with pytest.raises(NotFittedError):
+            getattr(learner, method)(*arguments)
+    with pytest.raises(NotFittedError):
+        learner.get_feature_names_out()
+
+
+def test_fit_starts_over_and_a_clone_starts_fresh():
+    few, many = ragged_tasks(0, 3, 4, (2, 5)), ragged_tasks(1, 9, 6, (2, 5))
+    learner = ltl.OnlineLTL(0.3, geometry="euclidean", step_scale=2.0).fit(many)
+    again = clone(learner)
+    assert again.get_params() == learner.get_params()
+    assert not hasattr(again, "D_")
+    assert np.array_equal(learner.fit(few).D_, again.fit(few).D_)
+    assert learner.n_tasks_seen_ == 3
+
+
+BAD_TASKS = {
+    "NaN in X": ([[np.nan, 1.0]], [1.0], r"X must hold finite numbers only, got NaN at index \(0, 0\)"),
+    "infinite X": ([[1.0, -np.inf]], [1.0], r"X .* got -inf at index \(0, 1\)"),
+    "NaN in y": ([[1.0, 1.0], [0, 0]], [1.0, np.nan], "y must hold finite numbers only, got NaN at index 1"),
+    "wrong width": ([[1.0, 1.0, 1.0]], [1.0], "X has 3 features, but OnlineLTL is expecting 2"),
+    "no sample": (np.empty((0, 2)), [], "X has 0 sample"),
+    "too few targets": ([[1.0, 1.0], [0, 0]], [1.0], "y must have one value for each of the 2 rows of X, got 1"),
+    "no target": ([[1.0, 1.0]], None, "requires y"),
+    "1-D X": ([1.0, 1.0], [1.0, 2.0], r"X must be a 2-D array .* got an array of shape \(2,\)"),
+    "3-D X": (np.ones((1, 2, 2)), [1.0], r"X must be a 2-D array .* got an array of shape \(1, 2, 2\)"),
+    "two targets": ([[1.0, 1.0]], [[1.0, 2.0]], "y should be a 1d array"),
+    "text": ([["a", "b"]], [1.0], "X must be an array of real numbers"),
+    "complex": (np.ones((1, 2)) * 1j, [1.0], "X must be an array of real numbers"),
+    "masked": (np.ma.masked_equal([[1.0, 2.0]], 2.0), [1.0], "X must not be a masked array"),
+    "too large": ([[1e200, 1e200]], [1.0], r"X and y must not be so large .* up to 1e\+200 in X"),
+    "too large y": ([[1.0, 1.0]], [1e200], r"X and y must not be so large .* 1e\+200 in y"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("bad", BAD_TASKS, ids=str)
+@pytest.mark.parametrize("float_arrays", [False, True])
+def test_a_bad_task_is_named_and_changes_nothing(rule, bad, float_arrays):
+    X, y, message = BAD_TASKS[bad]
+    if float_arrays:  # the fast path
+        if bad in ("text", "complex", "masked", "no target"):
+            pytest.skip("not an array of floats")
+        X, y = np.array(X, dtype=float), np.array(y, dtype=float)
+    tasks = ragged_tasks(0, 12, 2, (1, 4))
+    expected = ltl.OnlineLTL(0.1, **rule).fit(tasks)
+    learner = ltl.OnlineLTL(0.1, **rule)
+    for i, task in enumerate(tasks):
+        before = pickle.dumps(learner)
+        if i > 0 or bad not in ("wrong width",):
+            with pytest.raises((ValueError, TypeError), match=message):
+                learner.partial_fit(X, y)
+            assert pickle.dumps(learner) == before
+        learner.partial_fit(*task)
+    assert np.array_equal(learner.iterate_, expected.iterate_)
+    assert np.array_equal(learner.D_, expected.D_)
+    assert learner.regret_bound_ == expected.regret_bound_
+
+
+def test_a_bad_task_among_many_is_named_and_the_old_fit_stays():
+    tasks = ragged_tasks(0, 5, 2, (2, 4))
+    learner = ltl.OnlineLTL().fit(tasks)
+    before = learner.D_
+    for bad, message in [
+        (([[np.nan, 1.0]], [1.0]), "task 3: X must hold finite numbers"),
+        (([[1.0]], [1.0]), "task 3: X has 1 features"),
+        (([[1.0, 1.0]],), r"task 3 must be a pair \(X, y\)"),
+        (7, r"task 3 must be a pair \(X, y\), got int"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            learner.fit([*tasks[:3], bad, *tasks[3:]])
+        assert np.array_equal(learner.D_, before)
+    for nothing in ([], iter(())):
+        with pytest.raises(ValueError, match="at least one task"):
+            learner.fit(nothing)
+    with pytest.raises(ValueError, match="requires y"):
+        learner.fit(np.ones((3, 2)))
+    assert np.array_equal(learner.D_, before)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"lam": 0}, "lam must be a positive finite number, got 0"),
+        ({"lam": -1.0}, "lam must be"),
+        ({"lam": np.nan}, "lam must be"),
+        ({"lam": np.inf}, "lam must be"),
+        ({"lam": "1"}, "lam must be a positive finite number, got '1'"),
+        ({"geometry": "hyperbolic"}, "geometry must be one of 'euclidean', 'entropic', got 'hyperbolic'"),
+        ({"averaging": "none"}, "averaging must be one of 'uniform', 'last', got 'none'"),
+        ({"step": "theory"}, "step must be 'adaptive' with geometry='entropic', got 'theory'"),
+        ({"step": 0.5}, "step must be 'adaptive'"),
+        ({"geometry": "euclidean", "step": "fast"}, "step must be 'adaptive', 'theory' or a positive"),
+        ({"geometry": "euclidean", "step": -1}, "step must be 'adaptive', 'theory' or a positive"),
+        ({"geometry": "euclidean", "step": "theory", "step_scale": 1.0}, "step_scale goes with"),
+        ({"step_scale": 0.0}, "step_scale must be a positive finite number"),
+    ],
+)
+def test_a_bad_parameter_is_named(parameters, message):
+    X, y = np.ones((2, 2)), np.ones(2)
+    for call in ("fit", "partial_fit"):
+        learner = ltl.OnlineLTL(**parameters)
+        with pytest.raises(ValueError, match=message) as error:
+            getattr(learner, call)(X, y)
+        assert "task 0" not in str(error.value)
+        assert not hasattr(learner, "n_features_in_")
+    with pytest.raises(ValueError, match=message) as error:
+        learner.fit([(X, y)])
+    assert "task 0" not in str(error.value)
+
+
+def test_parameters_must_not_change_within_a_run():
+    X, y = np.eye(2), np.ones(2)
+    learner = ltl.OnlineLTL(0.5).partial_fit(X, y)
+    before = learner.iterate_
+    learner.set_params(lam=0.1)
+    with pytest.raises(ValueError, match="must stay as they were at the first task"):
+        learner.partial_fit(X, y)
+    assert np.array_equal(learner.iterate_, before)
+    assert np.trace(learner.fit(X, y).iterate_) > 5
+    learner.set_params(averaging="last").partial_fit(X, y)
+    with pytest.raises(ValueError, match="averaging must be one of"):
+        _ = learner.set_params(averaging="best").D_

@@ -1,0 +1,127 @@
+"""The projection onto {D PSD, tr D <= radius}: its definition, and the cases that break others."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from naive import random_psd, relative
+
+import fastltl as ltl
+from fastltl import kernels, reference
+
+
+def symmetric(rng, d, scale):
+    A = rng.normal(size=(d, d)) * scale
+    return A + A.T
+
+
+@st.composite
+def matrix_and_radius(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    d = draw(st.integers(1, 12))
+    scale, radius = 10.0 ** draw(st.integers(-6, 6)), 10.0 ** draw(st.integers(-6, 6))
+    kind = draw(st.sampled_from(["any", "psd", "negative", "ties", "low rank", "feasible"]))
+    Q = symmetric(rng, d, scale)
+    if kind == "psd":
+        Q = random_psd(rng, d, trace=scale)
+    elif kind == "negative":
+        Q = -random_psd(rng, d, trace=scale)
+    elif kind == "ties":
+        V = np.linalg.qr(rng.normal(size=(d, d)))[0]
+        Q = (V * (scale * rng.integers(-1, 2, size=d))) @ V.T
+        Q = (Q + Q.T) / 2
+    elif kind == "low rank":
+        Q = random_psd(rng, d, rank=1, trace=scale) - random_psd(rng, d, rank=1, trace=scale)
+    elif kind == "feasible":
+        Q = random_psd(rng, d, trace=radius * rng.uniform())
+    return Q, radius, rng
+
+
+@given(matrix_and_radius())
+def test_projection_is_feasible_and_idempotent(case):
+    Q, radius, _ = case
+    D = kernels.project(Q, radius)
+    size = max(np.linalg.norm(Q), radius)
+    assert np.array_equal(D, D.T)
+    assert np.trace(D) <= radius + 1e-14 * len(Q) * size
+    assert np.linalg.eigvalsh(D)[0] >= -1e-14 * len(Q) * size
+    assert np.linalg.norm(kernels.project(D, radius) - D) <= 1e-13 * len(Q) * size
+
+
+@given(matrix_and_radius())
+def test_projection_agrees_with_its_twin(case):
+    Q, radius, _ = case
+    size = max(np.linalg.norm(Q), radius)
+    difference = kernels.project(Q, radius) - reference.project(Q, radius)
+    assert np.linalg.norm(difference) <= 1e-13 * len(Q) * size
+
+
+@given(matrix_and_radius())
+def test_no_feasible_point_lies_beyond_the_projection(case):
+    Q, radius, rng = case
+    D = kernels.project(Q, radius)
+    size = max(np.linalg.norm(Q), radius)
+    for _ in range(5):
+        E = random_psd(rng, len(Q), rank=1, trace=radius * rng.uniform())
+        assert np.sum((Q - D) * (E - D)) <= 1e-12 * len(Q) * size**2
+
+
+@given(matrix_and_radius())
+def test_projection_is_non_expansive(case):
+    Q, radius, rng = case
+    P = Q + symmetric(rng, len(Q), np.linalg.norm(Q) * rng.uniform())
+    size = max(np.linalg.norm(Q), np.linalg.norm(P), radius)
+    moved = np.linalg.norm(kernels.project(Q, radius) - kernels.project(P, radius))
+    assert moved <= np.linalg.norm(Q - P) + 1e-13 * len(Q) * size
+
+
+@pytest.mark.parametrize(
+    ("values", "radius", "expected"),
+    [
+        ([1, 2, 3], 1, [0, 0, 1]),  # the radius is hit exactly
+        ([1, 2, 3], 6, [1, 2, 3]),  # feasible, with equality
+        ([1, 2, 3], 4, [1 / 3, 4 / 3, 7 / 3]),
+        ([2, 2, 2], 3, [1, 1, 1]),  # a threefold tie
+        ([2, 2, -5], 1, [0.5, 0.5, 0]),
+        ([0.2, 0.3, -9], 1, [0.2, 0.3, 0]),  # clip, do not shift
+        ([0.5, 0.5, -1], 1, [0.5, 0.5, 0]),  # clip, and the radius is hit exactly
+        ([-1, -2, -3], 1, [0, 0, 0]),
+        ([0, 0, 0], 1, [0, 0, 0]),
+        ([5], 2, [2]),
+        ([1], 2, [1]),
+        ([-1], 2, [0]),
+    ],
+)
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+def test_named_cases(values, radius, expected, rotated, scale):
+    d = len(values)
+    V = np.linalg.qr(np.random.default_rng(0).normal(size=(d, d)))[0] if rotated else np.eye(d)
+    Q, wanted = (V * (scale * np.array(x, dtype=float)) @ V.T for x in (values, expected))
+    D = ltl.project((Q + Q.T) / 2, scale * radius)
+    assert np.abs(D - wanted).max() <= 1e-14 * scale * max(map(abs, values))
+    if sum(expected) == radius:
+        assert np.trace(D) == pytest.approx(scale * radius, rel=1e-15)
+
+
+@given(
+    st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20),
+    st.floats(1e-3, 1e4),
+)
+def test_threshold_is_the_least_shift_that_fits(values, radius):
+    values = np.array(values)
+    shift = kernels.threshold(values, radius)
+    rounding = 1e-13 * max(radius, np.abs(values).max())
+    assert shift == pytest.approx(reference.threshold(values, radius), abs=rounding)
+    kept = np.maximum(values - shift, 0).sum()
+    assert shift >= 0
+    assert kept <= radius + len(values) * rounding
+    if shift > 0:
+        assert kept == pytest.approx(radius, abs=len(values) * rounding)
+
+
+def test_a_feasible_matrix_comes_back_to_the_bit():
+    D = random_psd(np.random.default_rng(0), 5, trace=0.9)
+    D = (D + D.T) / 2
+    assert np.array_equal(ltl.project(D, 1.0), D)
+    assert relative(ltl.project(D, 0.5), reference.project(D, 0.5)) < 1e-14

@@ -1,0 +1,52 @@
+"""Proposition 1 of the paper, for x in the unit ball and y in [0, 1]."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from naive import random_psd, unit_ball_task
+
+from fastltl import kernels
+
+
+@st.composite
+def task_and_two_representations(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n, d = draw(st.integers(1, 12)), draw(st.integers(1, 12))
+    scales = draw(st.tuples(*[st.floats(-3, 4)] * 2))
+    X, y = unit_ball_task(rng, n, d)
+    return X, y, *(random_psd(rng, d, trace=10.0**scale) for scale in scales)
+
+
+@given(task_and_two_representations(), st.floats(0, 1))
+def test_loss_is_convex(case, weight):
+    X, y, D, E = case
+    between = kernels.task_loss(weight * D + (1 - weight) * E, X, y)
+    chord = weight * kernels.task_loss(D, X, y) + (1 - weight) * kernels.task_loss(E, X, y)
+    assert between <= chord + 1e-12
+
+
+@given(task_and_two_representations())
+def test_gradient_lies_below_the_loss(case):
+    X, y, D, E = case
+    loss, gradient = kernels.task_loss_and_gradient(D, X, y)
+    assert kernels.task_loss(E, X, y) >= loss + np.sum(gradient * (E - D)) - 1e-12
+
+
+@given(task_and_two_representations())
+def test_loss_is_2_lipschitz(case):
+    X, y, D, E = case
+    rise = abs(kernels.task_loss(D, X, y) - kernels.task_loss(E, X, y))
+    assert rise <= 2 * np.linalg.norm(D - E) + 1e-14
+
+
+@given(task_and_two_representations())
+def test_gradient_is_6_lipschitz(case):
+    X, y, D, E = case
+    change = np.linalg.norm(kernels.task_gradient(D, X, y) - kernels.task_gradient(E, X, y))
+    assert change <= 6 * np.linalg.norm(D - E) + 1e-14
+
+
+@given(task_and_two_representations())
+def test_loss_lies_in_the_unit_interval(case):
+    X, y, D, _ = case
+    assert 0 <= kernels.task_loss(D, X, y) <= 1
