@@ -85,4 +85,5 @@ def make_environment(
 def _on_sphere(generator: np.random.Generator, n: int, d: int) -> Array:
     """n points uniform on the unit sphere of R^d, as rows."""
     points = generator.standard_normal((n, d))
-    return points / np.linalg.norm(points, axis=1, keepdims=True)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    return points

@@ -14,7 +14,7 @@ The gradient has rank two, so M is factorised once and neither M^-1 nor S is eve
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
@@ -48,16 +48,13 @@ TALLY = np.dtype(
     align=True,
 )
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-def compiled(function: Function) -> Function:
+def compiled(function: Callable[..., Any]) -> Any:
     """Compile without the GIL, and keep the machine code on disk where a folder can be written."""
-    options = {"nogil": True, "error_model": "numpy"}
     try:
-        return numba.njit(**options, cache=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
     except RuntimeError:  # Numba found no writable place for its cache
-        return numba.njit(**options)(function)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 # Small linear algebra -----------------------------------------------------------------------

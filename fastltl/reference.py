@@ -82,7 +82,8 @@ def project(Q: Array, radius: float) -> Array:
     shift = threshold(values, radius)
     if shift == 0 and values[0] >= 0:
         return Q.copy()
-    return (V * np.maximum(values - shift, 0)) @ V.T
+    D: Array = (V * np.maximum(values - shift, 0)) @ V.T
+    return D
 
 
 def entropic_iterate(S: Array, eta: float, radius: float) -> Array:
@@ -90,7 +91,8 @@ def entropic_iterate(S: Array, eta: float, radius: float) -> Array:
     values, V = np.linalg.eigh(S)
     top = max(0.0, eta * values[-1])
     weights = np.exp(eta * values - top)
-    return (V * (radius * weights / (weights.sum() + np.exp(-top)))) @ V.T
+    D: Array = (V * (radius * weights / (weights.sum() + np.exp(-top)))) @ V.T
+    return D
 
 
 def euclidean_iterates(
@@ -103,7 +105,7 @@ def euclidean_iterates(
             d = X.shape[1]
             D = np.eye(d) * radius / d
         loss, gradient = task_loss_and_gradient(D, X, y)
-        squared_norms += np.sum(gradient**2)
+        squared_norms += float(np.sum(gradient**2))
         if step == "theory":
             gamma = radius / np.sqrt(2 * t)
         elif step == "adaptive":
@@ -125,7 +127,7 @@ def entropic_iterates(
             D, S = np.eye(d) * radius / (d + 1), np.zeros((d, d))
         loss, gradient = task_loss_and_gradient(D, X, y)
         S = S - gradient
-        squared_norms += np.linalg.norm(gradient, 2) ** 2
+        squared_norms += float(np.linalg.norm(gradient, 2) ** 2)
         if squared_norms:
             eta = step_scale * np.sqrt(np.log(d + 1) / squared_norms)
             D = entropic_iterate(S, eta, radius)

@@ -1,6 +1,5 @@
-"""What a representation D does to one task: its ridge weights, loss and gradient; its projection."""
+"""What a representation does to one task: weights, loss, gradient; and how to project one."""
 
-import numpy as np
 import numpy.typing as npt
 
 from fastltl import kernels
@@ -15,9 +14,7 @@ from fastltl.validation import (
 )
 
 
-def _checked(
-    D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike
-) -> tuple[Array, Array, Array]:
+def _checked(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array, Array]:
     D = check_representation(D)
     X = check_matrix(X, len(D))
     return D, X, check_target(y, len(X))
@@ -59,7 +56,7 @@ def task_loss(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
     Examples
     --------
     >>> import fastltl as ltl
-    >>> ltl.task_loss([[1.0]], [[1.0], [1.0]], [1.0, 1.0])
+    >>> round(ltl.task_loss([[1.0]], [[1.0], [1.0]], [1.0, 1.0]), 12)
     0.25
     """
     D, X, y = _checked(D, X, y)
@@ -74,7 +71,7 @@ def task_gradient(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array
     Examples
     --------
     >>> import fastltl as ltl
-    >>> ltl.task_gradient([[1.0]], [[1.0], [1.0]], [1.0, 1.0])
+    >>> ltl.task_gradient([[1.0]], [[1.0], [1.0]], [1.0, 1.0]).round(12)
     array([[-0.25]])
     """
     D, X, y = _checked(D, X, y)
@@ -103,7 +100,7 @@ def project(Q: npt.ArrayLike, radius: float) -> Array:
     >>> import numpy as np
     >>> import fastltl as ltl
     >>> np.diag(ltl.project(np.diag([3.0, 2.5, -1.0]), radius=1.5))
-    array([1., 0.5, 0.])
+    array([1. , 0.5, 0. ])
     """
     Q = check_symmetric(Q, "Q")
     radius = check_positive(radius, "radius")

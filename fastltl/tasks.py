@@ -1,13 +1,20 @@
 """TaskSet: many small regression tasks of different sizes, packed into two flat arrays."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, SupportsIndex, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_random_state
 
-from fastltl.validation import Array, as_floats, check_finite, check_matrix, check_target
+from fastltl.validation import (
+    Array,
+    as_floats,
+    check_finite,
+    check_matrix,
+    check_positive,
+    check_target,
+)
 
 Task = tuple[Array, Array]
 
@@ -44,9 +51,7 @@ class TaskSet:
     _offsets: npt.NDArray[np.int64]
     _labels: npt.NDArray[np.object_]
 
-    def __init__(
-        self, tasks: Iterable[Any], labels: Sequence[Hashable] | None = None
-    ) -> None:
+    def __init__(self, tasks: Iterable[Any], labels: Sequence[Hashable] | None = None) -> None:
         checked: list[Task] = []
         for i, task in enumerate(tasks):
             width = checked[0][0].shape[1] if checked else None
@@ -86,9 +91,7 @@ class TaskSet:
         return made
 
     @classmethod
-    def from_groups(
-        cls, X: npt.ArrayLike, y: npt.ArrayLike, groups: npt.ArrayLike
-    ) -> "TaskSet":
+    def from_groups(cls, X: npt.ArrayLike, y: npt.ArrayLike, groups: npt.ArrayLike) -> "TaskSet":
         """Rows with the same group are a task; rows of a task need not be adjacent.
 
         Tasks come in the order in which their groups first appear, rows in the order given; the
@@ -154,13 +157,13 @@ class TaskSet:
         return (self[i] for i in range(len(self)))
 
     @overload
-    def __getitem__(self, which: SupportsIndex) -> Task: ...
+    def __getitem__(self, which: int | np.integer) -> Task: ...
     @overload
     def __getitem__(self, which: slice | npt.ArrayLike) -> "TaskSet": ...
 
     def __getitem__(self, which: Any) -> "Task | TaskSet":
         """A task for an integer; a TaskSet for a slice, a list of integers or a mask."""
-        if isinstance(which, SupportsIndex) and np.ndim(which) == 0:
+        if isinstance(which, int | np.integer):
             i = range(len(self))[which]
             rows = slice(self._offsets[i], self._offsets[i + 1])
             return self._X[rows], self._y[rows]
@@ -171,11 +174,11 @@ class TaskSet:
             return self._packed(
                 self._X[rows], self._y[rows], offsets - offsets[0], self._labels[which]
             )
-        rows = _concatenated(
+        gathered = _concatenated(
             [np.arange(self._offsets[i], self._offsets[i + 1]) for i in chosen]
         )
         offsets = np.concatenate([[0], np.cumsum(self.sizes[chosen])])
-        return self._packed(self._X[rows], self._y[rows], offsets, self._labels[chosen])
+        return self._packed(self._X[gathered], self._y[gathered], offsets, self._labels[chosen])
 
     def __repr__(self) -> str:
         return f"TaskSet({len(self)} tasks, {self.n_features} features, {len(self._y)} samples)"
@@ -186,7 +189,7 @@ class TaskSet:
     @property
     def n_features(self) -> int:
         """Number of features, the same in every task."""
-        return self._X.shape[1]
+        return int(self._X.shape[1])
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -221,10 +224,10 @@ class TaskSet:
         [2, 4, 2]
         """
         wanted = as_floats(fractions, "fractions")
-        if wanted.ndim != 1 or not (wanted > 0).all() or not wanted.sum() <= 1 + 1e-9:
+        fits = wanted.ndim == 1 and wanted.size > 0 and (wanted > 0).all()
+        if not (fits and wanted.sum() <= 1 + 1e-9):
             raise ValueError(
-                "fractions must be positive numbers with a sum of at most 1, "
-                f"got {tuple(fractions)!r}."
+                f"fractions must be positive numbers with a sum of at most 1, got {fractions!r}."
             )
         order = check_random_state(random_state).permutation(len(self))
         # Adding 1e-9 tasks before rounding makes 0.1 + 0.2 of ten tasks three, as written.
@@ -233,7 +236,7 @@ class TaskSet:
         if (ends == starts).any():
             raise ValueError(
                 f"fractions must give each part at least one of the {len(self)} tasks, "
-                f"got {tuple(fractions)!r}."
+                f"got {fractions!r}."
             )
         return tuple(self[order[i:j]] for i, j in zip(starts, ends, strict=True))
 
@@ -260,8 +263,8 @@ class TaskSet:
         >>> train.sizes, test.sizes
         (array([3, 1]), array([2, 1]))
         """
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction must lie between 0 and 1, got {fraction!r}.")
+        if check_positive(fraction, "fraction", "a number between 0 and 1") >= 1:
+            raise ValueError(f"fraction must be a number between 0 and 1, got {fraction!r}.")
         if (self.sizes < 2).any():
             label = self._labels[np.argmax(self.sizes < 2)]
             raise ValueError(
@@ -299,9 +302,10 @@ def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
 
 
 def _objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
-    """A 1-D object array, even of labels that are tuples."""
+    """A 1-D object array, even of labels that are sequences themselves."""
     array = np.empty(len(labels), dtype=object)
-    array[:] = labels
+    for i, label in enumerate(labels):
+        array[i] = label
     return array
 
 
@@ -310,7 +314,7 @@ def _concatenated(rows: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 
 
 def _codes(groups: Any, n_samples: int) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
-    """Number the groups in order of first appearance: (number of each row, group of each number)."""
+    """Number the groups in order of first appearance: (number of each row, the groups)."""
     values = np.asarray(groups)
     if values.shape != (n_samples,):
         raise ValueError(

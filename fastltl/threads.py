@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import scipy.linalg  # noqa: F401  (loads the BLAS that compiled kernels call, so that it is found)
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 #: OpenBLAS, the library of NumPy's and SciPy's wheels, starts threads for a product from 64^3
 #: multiplications on.
@@ -18,12 +18,26 @@ Result = TypeVar("Result")
 
 
 @cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
+def _libraries() -> tuple[list[Any], list[Any]]:
+    """BLAS libraries with one number of threads for the process, and with one for each thread."""
+    blas = ThreadpoolController().select(user_api="blas").lib_controllers
+    own = [library for library in blas if getattr(library, "threading_layer", "") == "openmp"]
+    return [library for library in blas if library not in own], own
+
+
+def _set_threads(libraries: list[Any], numbers: list[int]) -> list[int]:
+    """Set each library's number of threads, and return what it was."""
+    before = [library.num_threads for library in libraries]
+    # threadpoolctl lets the first thread that sets a number keep that right, and ignores others.
+    OpenBLASController.clear_controlling_thread(force=True)
+    for library, number in zip(libraries, numbers, strict=True):
+        library.set_num_threads(number)
+    OpenBLASController.clear_controlling_thread(force=True)
+    return before
 
 
 class _Hold:
-    """One limit shared by all who hold it, since BLAS counts its threads for the whole process.
+    """One limit shared by all who hold it, for libraries that count threads for the process.
 
     If each holder set and restored the number on its own, the first to leave would give the
     threads back while another still computes.
@@ -32,26 +46,27 @@ class _Hold:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holders = 0
-        self._limit: Any = None
+        self._before: list[int] = []
 
     def enter(self) -> None:
         with self._lock:
             if self._holders == 0:
-                self._limit = _controller().limit(limits=1, user_api="blas")
+                shared, _ = _libraries()
+                self._before = _set_threads(shared, [1] * len(shared))
             self._holders += 1
 
     def leave(self) -> None:
         with self._lock:
-            self._holders -= 1
+            self._holders = max(0, self._holders - 1)  # a child may leave what its parent entered
             if self._holders == 0:
-                self._limit.restore_original_limits()
+                _set_threads(_libraries()[0], self._before)
 
     def forget_parent(self) -> None:
-        """In a forked child the holders' threads are gone, and so is whoever had the lock."""
+        """In a forked child the other holders' threads are gone, and so is who had the lock."""
         self._lock = threading.Lock()
         if self._holders:
-            self._limit.restore_original_limits()
-        self._holders = 0
+            self._holders = 0
+            _set_threads(_libraries()[0], self._before)
 
 
 _hold = _Hold()
@@ -62,10 +77,14 @@ if hasattr(os, "register_at_fork"):
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Hold BLAS at one thread. Holds may be nested and may overlap between threads."""
+    _, own = _libraries()
     _hold.enter()
+    before = _set_threads(own, [1] * len(own)) if own else []
     try:
         yield
     finally:
+        if own:
+            _set_threads(own, before)
         _hold.leave()
 
 

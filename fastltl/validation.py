@@ -1,4 +1,4 @@
-"""Arguments at the boundary: each is checked once, and an error names it, what was wanted, what came."""
+"""Arguments at the boundary: an error names the argument, what was wanted and what came."""
 
 from numbers import Real
 from typing import Any
@@ -106,9 +106,7 @@ def check_target(y: npt.ArrayLike | None, n_samples: int, owner: str = "a task")
     """A finite vector with one value per sample."""
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    v: Array = (
-        y if is_ready(y) and np.ndim(y) == 1 else as_floats(column_or_1d(y, warn=True), "y")
-    )  # type: ignore[assignment]
+    v: Array = y if is_ready(y) and np.ndim(y) == 1 else as_floats(column_or_1d(y, warn=True), "y")  # type: ignore[assignment]
     if len(v) != n_samples:
         raise ValueError(
             f"y must have one value for each of the {n_samples} rows of X, got {len(v)} values."
@@ -148,7 +146,7 @@ def check_representation(D: npt.ArrayLike, n_features: int | None = None) -> Arr
 
 def check_positive(value: Any, name: str, wanted: str = "a positive finite number") -> float:
     """A positive finite number."""
-    if isinstance(value, Real) and not isinstance(value, bool) and 0 < value < np.inf:
+    if not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < np.inf:
         return float(value)
     raise ValueError(f"{name} must be {wanted}, got {value!r}.")
 

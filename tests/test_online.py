@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from naive import EPS, random_psd, ragged_tasks, relative, sphere_task
+from naive import EPS, ragged_tasks, random_psd, relative, sphere_task
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
@@ -82,7 +82,8 @@ def test_equals_a_plain_loop_when_tasks_stay_in_a_subspace(rule):
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(40, 6)))[0]
     tasks = [
-        (X @ basis.T, y) for X, y in (sphere_task(rng, int(rng.integers(1, 12)), 6) for _ in range(1500))
+        (X @ basis.T, y)
+        for X, y in (sphere_task(rng, int(rng.integers(1, 12)), 6) for _ in range(1500))
     ]
     learner = assert_equals_reference(tasks, 1e-2, rule)
     if rule.get("step", "adaptive") == "adaptive":
@@ -99,29 +100,36 @@ def test_equals_a_plain_loop_on_hard_inputs(rule, kind):
     elif kind == "scales":
         tasks = [(X * 10.0 ** -np.arange(d), y) for X, y in ragged_tasks(1, 40, d, (1, 12))]
     elif kind == "repeated":  # rows that repeat: X has no full rank
-        tasks = [(np.repeat(X, 3, axis=0)[:7], np.repeat(y, 3)[:7]) for X, y in ragged_tasks(2, 40, d, (3, 4))]
+        tasks = [
+            (np.repeat(X, 3, axis=0)[:7], np.repeat(y, 3)[:7])
+            for X, y in ragged_tasks(2, 40, d, (3, 4))
+        ]
     elif kind == "zero first":
-        tasks = [(X, 0 * y) for X, y in ragged_tasks(3, 3, d, (1, 9))] + ragged_tasks(4, 20, d, (1, 9))
+        tasks = [(X, 0 * y) for X, y in ragged_tasks(3, 3, d, (1, 9))] + ragged_tasks(
+            4, 20, d, (1, 9)
+        )
     else:
-        tasks = [(rng.normal(size=(5, 1)) * np.eye(d)[i % d], rng.normal(size=5)) for i in range(40)]
+        tasks = [
+            (rng.normal(size=(5, 1)) * np.eye(d)[i % d], rng.normal(size=5)) for i in range(40)
+        ]
     assert_equals_reference(tasks, 1e-1, rule)
 
 
 @pytest.mark.parametrize(
-    ("rule", "lam", "paths"),
+    ("rule", "lam", "d", "paths"),
     [
-        ({"geometry": "euclidean", "step": "theory"}, 1e-2, {"certified"}),
-        ({"geometry": "euclidean", "step": "adaptive"}, 1e-6, {"certified", "full"}),
-        ({"geometry": "euclidean", "step": "adaptive"}, 1.0, {"full", "in the span"}),
-        ({"geometry": "entropic"}, 1e-2, {"in the span", "full"}),
+        ({"geometry": "euclidean", "step": "theory"}, 1e-2, 50, {"certified"}),
+        ({"geometry": "euclidean", "step": "theory"}, 1.0, 3, {"certified", "full"}),
+        ({"geometry": "euclidean", "step": "adaptive"}, 1.0, 50, {"full", "in the span"}),
+        ({"geometry": "entropic"}, 1e-2, 50, {"in the span", "full"}),
     ],
 )
-def test_the_runs_above_go_through_every_path(rule, lam, paths):
+def test_the_runs_above_go_through_every_path(rule, lam, d, paths):
     learner = ltl.OnlineLTL(lam, **rule)
     taken, known = set(), 0 if rule["geometry"] == "entropic" else -1
-    for X, y in ragged_tasks(50, 40, 50, (20, 20)):
+    for X, y in ragged_tasks(d, 60, d, (1, 20)):
         rank = learner.partial_fit(X, y)._run.tally[0]["rank"]
-        spanned = 0 <= known <= kernels.LOW_RANK_FRACTION * 50 - 2
+        spanned = 0 <= known <= kernels.LOW_RANK_FRACTION * d - 2
         taken.add("certified" if rank == -1 else "in the span" if spanned else "full")
         known = rank
     assert taken == paths
@@ -289,12 +297,12 @@ def test_regret_stays_below_its_bound(rule, lam):
     rng = np.random.default_rng(0)
     tasks = ragged_tasks(0, 80, 6, (2, 9))
     learner = ltl.OnlineLTL(lam, **rule).fit(tasks)
-    rivals = [random_psd(rng, 6, rank=rank, trace=1 / lam) for rank in range(1, 7) for _ in range(5)]
+    rivals = [
+        random_psd(rng, 6, rank=rank, trace=1 / lam) for rank in range(1, 7) for _ in range(5)
+    ]
     support = np.zeros((6, 6))
     support[:4, :4] = np.eye(4) / (4 * lam)
-    bounds = [
-        ltl.OnlineLTL(lam, **rule).fit(tasks[:t]).regret_bound_ for t in (20, 40, 80)
-    ]
+    bounds = [ltl.OnlineLTL(lam, **rule).fit(tasks[:t]).regret_bound_ for t in (20, 40, 80)]
     assert regret(tasks, learner, [*rivals, support]) <= learner.regret_bound_
     assert learner.regret_bound_ == bounds[-1]
     assert all(bound > 0 for bound in bounds)
@@ -375,15 +383,31 @@ def test_fit_starts_over_and_a_clone_starts_fresh():
 
 
 BAD_TASKS = {
-    "NaN in X": ([[np.nan, 1.0]], [1.0], r"X must hold finite numbers only, got NaN at index \(0, 0\)"),
+    "NaN in X": (
+        [[np.nan, 1.0]],
+        [1.0],
+        r"X must hold finite numbers only, got NaN at index \(0, 0\)",
+    ),
     "infinite X": ([[1.0, -np.inf]], [1.0], r"X .* got -inf at index \(0, 1\)"),
-    "NaN in y": ([[1.0, 1.0], [0, 0]], [1.0, np.nan], "y must hold finite numbers only, got NaN at index 1"),
+    "NaN in y": (
+        [[1.0, 1.0], [0, 0]],
+        [1.0, np.nan],
+        "y must hold finite numbers only, got NaN at index 1",
+    ),
     "wrong width": ([[1.0, 1.0, 1.0]], [1.0], "X has 3 features, but OnlineLTL is expecting 2"),
     "no sample": (np.empty((0, 2)), [], "X has 0 sample"),
-    "too few targets": ([[1.0, 1.0], [0, 0]], [1.0], "y must have one value for each of the 2 rows of X, got 1"),
+    "too few targets": (
+        [[1.0, 1.0], [0, 0]],
+        [1.0],
+        "y must have one value for each of the 2 rows of X, got 1",
+    ),
     "no target": ([[1.0, 1.0]], None, "requires y"),
     "1-D X": ([1.0, 1.0], [1.0, 2.0], r"X must be a 2-D array .* got an array of shape \(2,\)"),
-    "3-D X": (np.ones((1, 2, 2)), [1.0], r"X must be a 2-D array .* got an array of shape \(1, 2, 2\)"),
+    "3-D X": (
+        np.ones((1, 2, 2)),
+        [1.0],
+        r"X must be a 2-D array .* got an array of shape \(1, 2, 2\)",
+    ),
     "two targets": ([[1.0, 1.0]], [[1.0, 2.0]], "y should be a 1d array"),
     "text": ([["a", "b"]], [1.0], "X must be an array of real numbers"),
     "complex": (np.ones((1, 2)) * 1j, [1.0], "X must be an array of real numbers"),
@@ -392,16 +416,22 @@ BAD_TASKS = {
     "too large y": ([[1.0, 1.0]], [1e200], r"X and y must not be so large .* 1e\+200 in y"),
 }
 
+NO_FLOATS = ("text", "complex", "masked", "no target")
+
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
-@pytest.mark.parametrize("bad", BAD_TASKS, ids=str)
-@pytest.mark.parametrize("float_arrays", [False, True])
-def test_a_bad_task_is_named_and_changes_nothing(rule, bad, float_arrays):
+@pytest.mark.parametrize(
+    ("bad", "as_arrays"),
+    [
+        (bad, as_arrays)
+        for bad in BAD_TASKS
+        for as_arrays in (False, True)[: 1 + (bad not in NO_FLOATS)]
+    ],
+)
+def test_a_bad_task_is_named_and_changes_nothing(rule, bad, as_arrays):
     X, y, message = BAD_TASKS[bad]
-    if float_arrays:  # the fast path
-        if bad in ("text", "complex", "masked", "no target"):
-            pytest.skip("not an array of floats")
+    if as_arrays:  # which take the fast path
         X, y = np.array(X, dtype=float), np.array(y, dtype=float)
     tasks = ragged_tasks(0, 12, 2, (1, 4))
     expected = ltl.OnlineLTL(0.1, **rule).fit(tasks)
@@ -447,11 +477,17 @@ def test_a_bad_task_among_many_is_named_and_the_old_fit_stays():
         ({"lam": np.nan}, "lam must be"),
         ({"lam": np.inf}, "lam must be"),
         ({"lam": "1"}, "lam must be a positive finite number, got '1'"),
-        ({"geometry": "hyperbolic"}, "geometry must be one of 'euclidean', 'entropic', got 'hyperbolic'"),
+        (
+            {"geometry": "hyperbolic"},
+            "geometry must be one of 'euclidean', 'entropic', got 'hyperbolic'",
+        ),
         ({"averaging": "none"}, "averaging must be one of 'uniform', 'last', got 'none'"),
         ({"step": "theory"}, "step must be 'adaptive' with geometry='entropic', got 'theory'"),
         ({"step": 0.5}, "step must be 'adaptive'"),
-        ({"geometry": "euclidean", "step": "fast"}, "step must be 'adaptive', 'theory' or a positive"),
+        (
+            {"geometry": "euclidean", "step": "fast"},
+            "step must be 'adaptive', 'theory' or a positive",
+        ),
         ({"geometry": "euclidean", "step": -1}, "step must be 'adaptive', 'theory' or a positive"),
         ({"geometry": "euclidean", "step": "theory", "step_scale": 1.0}, "step_scale goes with"),
         ({"step_scale": 0.0}, "step_scale must be a positive finite number"),

@@ -17,8 +17,11 @@ from fastltl.threads import steadily
 from fastltl.validation import Array, check_matrix
 
 
-class RepresentationLearner(  # type: ignore[misc]
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC
+class RepresentationLearner(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+    ABC,
 ):
     """Base of the learners: a representation `D_` from tasks, as a scikit-learn transformer."""
 
@@ -78,7 +81,7 @@ class RepresentationLearner(  # type: ignore[misc]
                     f"{type(self).__name__} requires y to be passed, but the target y is None; "
                     "without y, X must be a TaskSet or an iterable of (X, y)."
                 )
-            return X  # type: ignore[no-any-return]
+            return X
         return [(X, y)] if groups is None else TaskSet.from_groups(X, y, groups)
 
     def _remember_features(self, X: Any) -> None:
@@ -91,12 +94,11 @@ class RepresentationLearner(  # type: ignore[misc]
     @contextmanager
     def _unchanged_on_failure(self) -> Iterator[None]:
         """Undo the assignments of a call that fails."""
-        before = dict(vars(self))
+        before = self.__dict__.copy()
         try:
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__ = before
             raise
 
     def __sklearn_tags__(self) -> Any:

@@ -35,9 +35,13 @@ class _EuclideanRun:
                     f"step_scale={step_scale!r}."
                 )
             wanted = "'adaptive', 'theory' or a positive finite number"
-            scale = radius / np.sqrt(2) if step == "theory" else check_positive(step, "step", wanted)
+            scale = (
+                radius / np.sqrt(2) if step == "theory" else check_positive(step, "step", wanted)
+            )
         else:
-            scale = radius * (1.0 if step_scale is None else check_positive(step_scale, "step_scale"))
+            scale = radius * (
+                1.0 if step_scale is None else check_positive(step_scale, "step_scale")
+            )
         self.radius, self.scale, self.adaptive = radius, float(scale), step == "adaptive"
         self.iterate = np.eye(d) * (radius / d)
         self.total = np.zeros((d, d))
@@ -46,7 +50,7 @@ class _EuclideanRun:
         self.tally["rank"], self.tally["floor"] = -1, radius / d
 
     def learn(self, X: Array, y: Array) -> bool:
-        return kernels.learn_euclidean(
+        return kernels.learn_euclidean(  # type: ignore[no-any-return]
             self.iterate, self.total, self.vectors, self.values, self.tally,
             X, y, self.radius, self.scale, self.adaptive,
         )  # fmt: skip
@@ -77,7 +81,7 @@ class _EntropicRun:
         self.tally = np.zeros(1, kernels.TALLY)
 
     def learn(self, X: Array, y: Array) -> bool:
-        return kernels.learn_entropic(
+        return kernels.learn_entropic(  # type: ignore[no-any-return]
             self.iterate, self.total, self.dual, self.vectors, self.values, self.tally,
             X, y, self.radius, self.scale,
         )  # fmt: skip
@@ -154,8 +158,7 @@ class OnlineLTL(RepresentationLearner):
     >>> environment = ltl.datasets.make_environment(n_features=10, noise=0.1, random_state=0)
     >>> learner = ltl.OnlineLTL(lam=0.1)
     >>> for X, y in environment.tasks(100, n_samples=8):
-    ...     learner.partial_fit(X, y)
-    OnlineLTL(lam=0.1)
+    ...     _ = learner.partial_fit(X, y)
     >>> X, y = environment.tasks(1, n_samples=8)[0]
     >>> learner.adapt(X, y).coef_.shape
     (10,)
@@ -194,16 +197,16 @@ class OnlineLTL(RepresentationLearner):
         self._new_run(1)  # so that a bad parameter is not taken for a bad first task
         with self._unchanged_on_failure(), one_blas_thread():
             for name in ("_run", "_run_settings", "n_features_in_", "feature_names_in_"):
-                vars(self).pop(name, None)
+                self.__dict__.pop(name, None)
             for i, task in enumerate(tasks):
                 try:
                     self.partial_fit(*task)
                 except (TypeError, ValueError) as error:
                     if y is not None and groups is None:
                         raise
-                    check_task(task, f"task {i}", vars(self).get("n_features_in_"))
+                    check_task(task, f"task {i}", self.__dict__.get("n_features_in_"))
                     raise type(error)(f"task {i}: {error}") from error
-            if "_run" not in vars(self):
+            if "_run" not in self.__dict__:
                 raise ValueError("X must hold at least one task (X, y), got none.")
             if y is not None:
                 self._remember_features(X)
@@ -217,7 +220,7 @@ class OnlineLTL(RepresentationLearner):
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
         """
-        if "_run" not in vars(self):
+        if "_run" not in self.__dict__:
             with self._unchanged_on_failure():
                 self._run = self._new_run(check_matrix(X).shape[1])
                 self._run_settings = self._settings()
@@ -228,20 +231,19 @@ class OnlineLTL(RepresentationLearner):
                 "lam, geometry, step, step_scale and fit_intercept must stay as they were at the "
                 f"first task, {self._run_settings}, got {self._settings()}; fit starts over."
             )
-        if "feature_names_in_" in vars(self) or not is_ready_task(X, y, self.n_features_in_):
-            X, y = self._checked_task(X, y)
+        data, target = self._checked_task(X, y)
         if self.fit_intercept:
-            X, y, _, _ = kernels.centre(X, y)
+            data, target, _, _ = kernels.centre(data, target)
         try:
-            learned = steadily(self._run.learn, *X.shape, X, y)
+            learned = steadily(self._run.learn, *data.shape, data, target)
         except np.linalg.LinAlgError:
             learned = False
         if not learned:
-            check_finite(X, "X")
-            check_finite(y, "y")
+            check_finite(data, "X")
+            check_finite(target, "y")
             raise ValueError(
-                "X and y must not be so large that the loss or its gradient overflows, got "
-                f"values up to {np.abs(X).max():.3g} in X and {np.abs(y).max():.3g} in y."
+                "X and y must not be so large that the loss or its gradient overflows, got values "
+                f"up to {np.abs(data).max():.3g} in X and {np.abs(target).max():.3g} in y."
             )
         return self
 
@@ -257,6 +259,9 @@ class OnlineLTL(RepresentationLearner):
         return self.lam, self.geometry, self.step, self.step_scale, self.fit_intercept
 
     def _checked_task(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Task:
+        """The task as kernels want it; whether it is finite, they see for themselves."""
+        if is_ready_task(X, y, self.n_features_in_) and "feature_names_in_" not in self.__dict__:
+            return X, y  # type: ignore[return-value]
         owner = type(self).__name__
         data = check_matrix(X, self.n_features_in_, owner=owner)
         target = check_target(y, len(data), owner=owner)
@@ -264,10 +269,10 @@ class OnlineLTL(RepresentationLearner):
         return data, target
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "_run" in vars(self)
+        return "_run" in self.__dict__
 
     def _fitted_run(self) -> _EuclideanRun | _EntropicRun:
-        if "_run" not in vars(self):
+        if "_run" not in self.__dict__:
             raise NotFittedError(
                 f"This {type(self).__name__} instance has not seen a task yet: call fit or "
                 "partial_fit first."

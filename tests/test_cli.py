@@ -1,0 +1,61 @@
+"""The command line: the demonstration, and one line for each mistake."""
+
+import re
+
+import numpy as np
+import pytest
+
+import fastltl
+from fastltl import cli, experiments
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"fastltl {fastltl.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["dem"], "invalid choice: 'dem'"),
+        (["demo", "--seed", "-1"], "--seed: wanted a whole number from 0 up, got '-1'"),
+        (["demo", "--seed", "x"], "--seed: wanted a whole number from 0 up, got 'x'"),
+        (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_exit_status_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_demo_prints_the_table_and_a_progress_bar(capsys):
+    assert cli.main(["demo"]) == 0
+    out, err = capsys.readouterr()
+    assert "500/500" in err
+    rows = dict(re.findall(r"^(.+?) {2,}(?:\d+|-) .* ([+-]\d+\.\d)%$", out, flags=re.MULTILINE))
+    assert float(rows["true subspace"]) < float(rows["online LTL"]) < -10
+    assert abs(float(rows["online LTL, paper's step"])) < 5
+
+
+def test_demo_is_reproducible_and_measures_what_it_says():
+    small = {"n_features": 6, "n_samples": 8, "checkpoints": (2, 5), "seed": 3}
+    first, second = experiments.demo(**small), experiments.demo(**small)
+    assert first == second
+    assert [(row.method, row.n_tasks) for row in first] == [
+        ("independent ridge (ITL)", 0),
+        ("online LTL", 2),
+        ("online LTL", 5),
+        ("online LTL, paper's step", 5),
+        ("true subspace", 0),
+    ]
+    assert all(row.lam in experiments.LAMS for row in first)
+    assert all(np.isfinite(row.test_error) and row.test_error > 0 for row in first)

@@ -1,0 +1,56 @@
+"""Metrics as scikit-learn defines them, one number per task."""
+
+import numpy as np
+import pytest
+from naive import random_psd
+from sklearn import metrics
+from sklearn.linear_model import Ridge
+
+import fastltl as ltl
+
+THEIRS = {
+    "mse": metrics.mean_squared_error,
+    "explained_variance": metrics.explained_variance_score,
+    "r2": metrics.r2_score,
+}
+
+
+@pytest.fixture
+def halves():
+    rng = np.random.default_rng(0)
+    tasks = [(rng.normal(size=(n, 3)) + 1, rng.normal(size=n) + 4) for n in (6, 9, 30)]
+    tasks.append((rng.normal(size=(8, 3)), np.full(8, 2.0)))  # a constant target
+    tasks.append((np.zeros((8, 3)), np.full(8, 2.0)))  # which an intercept predicts exactly
+    return ltl.TaskSet(tasks).split_samples(0.5, random_state=0)
+
+
+@pytest.mark.parametrize("metric", THEIRS)
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_evaluate_is_scikit_learn_task_by_task(halves, metric, fit_intercept):
+    train, test = halves
+    scores = ltl.evaluate(np.eye(3) / 0.1, train, test, metric, fit_intercept)
+    expected = []
+    for (X, y), (X_test, y_test) in zip(train, test, strict=True):
+        model = Ridge(alpha=0.1 * len(y), fit_intercept=fit_intercept).fit(X, y)
+        expected.append(THEIRS[metric](y_test, model.predict(X_test)))
+    assert scores == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_evaluate_is_adapt_task_by_task(halves):
+    train, test = halves
+    D = random_psd(np.random.default_rng(0), 3, rank=2)
+    for (X, y), (X_test, y_test), error in zip(*halves, ltl.evaluate(D, train, test), strict=True):
+        prediction = ltl.RepresentationRidge(D).fit(X, y).predict(X_test)
+        assert error == pytest.approx(np.mean((y_test - prediction) ** 2), rel=1e-12)
+
+
+def test_bad_arguments_are_named(halves):
+    train, test = halves
+    with pytest.raises(ValueError, match="metric must be one of 'mse', 'explained_variance', 'r2'"):
+        ltl.evaluate(np.eye(3), train, test, metric="mae")
+    with pytest.raises(ValueError, match="D must have a row for each of the 3 features"):
+        ltl.evaluate(np.eye(2), train, test)
+    with pytest.raises(ValueError, match="test must hold the tasks of train in order"):
+        ltl.evaluate(np.eye(3), train, test[1:])
+    with pytest.raises(ValueError, match="test must hold the tasks of train in order"):
+        ltl.evaluate(np.eye(3), train, test[::-1])

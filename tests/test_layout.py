@@ -1,0 +1,97 @@
+"""The shape of the package: imports go one way, and importing it costs next to nothing."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+
+import fastltl
+
+PACKAGE = Path(fastltl.__file__).parent
+
+# A file imports only from those above it.
+ORDER = [
+    "threads",
+    "kernels",
+    "reference",
+    "validation",
+    "representation",
+    "tasks",
+    "evaluation",
+    "learners.ridge",
+    "learners.base",
+    "learners.online",
+    "datasets",
+    "experiments",
+    "cli",
+]
+
+
+def module_name(path):
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def imported(path):
+    """Modules of the package that a file imports, at any depth."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fastltl"):
+            base = node.module.removeprefix("fastltl").removeprefix(".")
+            for alias in node.names:
+                joined = f"{base}.{alias.name}".removeprefix(".")
+                yield joined if joined in ORDER else base
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("fastltl") for alias in node.names), path
+
+
+def test_every_file_has_its_place():
+    files = {module_name(path) for path in PACKAGE.rglob("*.py")}
+    assert files - {"__init__", "learners.__init__"} == set(ORDER)
+    assert (PACKAGE / "py.typed").exists()
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_a_file_imports_only_from_those_above_it(name):
+    allowed = set(ORDER[: ORDER.index(name)]) | {""}
+    assert set(imported(PACKAGE / f"{name.replace('.', '/')}.py")) <= allowed
+
+
+def test_public_names_load_on_first_use():
+    for name in fastltl.__all__:
+        assert getattr(fastltl, name) is not None
+    assert set(fastltl.__all__) <= set(dir(fastltl))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = fastltl.nothing
+
+
+def run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | environment,
+    ).stdout.strip()
+
+
+def test_importing_loads_neither_numba_nor_scikit_learn():
+    loaded = run("import sys, fastltl; print([m for m in sys.modules if '.' not in m])")
+    assert not {"numba", "sklearn", "scipy", "tqdm", "pandas"} & set(ast.literal_eval(loaded))
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/proc/self"), reason="needs /proc")
+def test_kernels_run_where_no_cache_can_be_written():
+    """/proc takes no new file from anybody, root included, so Numba finds no place there."""
+    if numba.config.DISABLE_JIT:
+        pytest.skip("with the JIT off there is no cache")
+    code = (
+        "import numba.core.caching as caching\n"
+        "caching.CacheImpl._locator_classes = []\n"
+        "from fastltl import kernels\n"
+        "import numpy as np\n"
+        "print(kernels.threshold(np.array([1.0, 2.0, 3.0]), 1.0))"
+    )
+    assert run(code) == "2.0"

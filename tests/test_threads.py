@@ -1,0 +1,100 @@
+"""BLAS at one thread: bits that do not depend on threads, and holds that overlap."""
+
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from naive import ragged_tasks
+from threadpoolctl import ThreadpoolController, threadpool_limits
+
+import fastltl as ltl
+from fastltl import threads
+
+
+def blas_threads():
+    return {
+        library["num_threads"]
+        for library in ThreadpoolController().info()
+        if library["user_api"] == "blas"
+    }
+
+
+needs_threads = pytest.mark.skipif(
+    os.cpu_count() == 1, reason="one core: BLAS has no threads to hold"
+)
+
+
+@needs_threads
+def test_a_hold_lasts_until_the_last_holder_leaves():
+    with threadpool_limits(2, user_api="blas"):
+        entered, leave = threading.Event(), threading.Event()
+
+        def hold():
+            with threads.one_blas_thread():
+                entered.set()
+                leave.wait(10)
+
+        with threads.one_blas_thread():
+            other = threading.Thread(target=hold)
+            other.start()
+            assert entered.wait(10)
+        assert blas_threads() == {1}
+        leave.set()
+        other.join()
+        assert blas_threads() == {2}
+        with pytest.raises(KeyError), threads.one_blas_thread():
+            raise KeyError
+        assert blas_threads() == {2}
+
+
+@needs_threads
+def test_a_forked_child_gets_its_threads_back():
+    with threadpool_limits(2, user_api="blas"):
+        with threads.one_blas_thread():
+            child = os.fork()
+            if child == 0:
+                with threads.one_blas_thread():
+                    held = blas_threads() == {1}
+                os._exit(0 if held and blas_threads() == {2} else 1)
+            assert os.waitpid(child, 0)[1] == 0
+        assert blas_threads() == {2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("geometry", ["entropic", "euclidean"])
+@pytest.mark.parametrize(
+    ("d", "sizes"), [(50, (20, 60)), (64, (64, 64)), (200, (50, 80)), (30, (300, 300))]
+)
+def test_bits_do_not_depend_on_the_number_of_threads(geometry, d, sizes):
+    tasks = ragged_tasks(0, 6, d, sizes)
+    results = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads, user_api="blas"):
+            learner = ltl.OnlineLTL(1e-2, geometry=geometry)
+            for X, y in tasks:
+                learner.partial_fit(X, y)
+            model = learner.adapt(*tasks[0])
+            results.append(
+                (learner.D_, learner.iterate_, model.coef_, learner.transform(tasks[0][0]))
+            )
+    for one, two in zip(*results, strict=True):
+        assert np.array_equal(one, two)
+
+
+@pytest.mark.slow
+def test_learners_in_threads_do_not_disturb_each_other():
+    tasks = ragged_tasks(0, 40, 30, (10, 90))
+    expected = ltl.OnlineLTL(1e-2).fit(tasks).D_
+    results = {}
+
+    def learn(i):
+        results[i] = ltl.OnlineLTL(1e-2).fit(pickle.loads(pickle.dumps(tasks))).D_
+
+    workers = [threading.Thread(target=learn, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all(np.array_equal(results[i], expected) for i in range(4))
