@@ -1,7 +1,11 @@
-"""OnlineLTL task by task, against the plain-NumPy loop of `fastltl.reference`."""
+"""OnlineLTL task by task, against the plain-NumPy loop of `fastltl.reference`.
+
+``python -m benchmarks.online`` prints the table of the README.
+"""
 
 import time
 from collections import deque
+from itertools import islice, product
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -9,7 +13,7 @@ from threadpoolctl import threadpool_limits
 import fastltl as ltl
 
 LAM = 1e-2
-N_TASKS = 100
+SIZES = {"d=50 n=20": (1000, 50, 20), "d=50 n=50": (1000, 50, 50), "d=200 n=50": (100, 200, 50)}
 RULES = {
     "euclidean theory": {"geometry": "euclidean", "step": "theory"},
     "euclidean adaptive": {"geometry": "euclidean", "step": "adaptive"},
@@ -17,9 +21,10 @@ RULES = {
 }
 
 
-def draw_tasks(d, n):
+def draw_tasks(size):
+    n_tasks, d, n = SIZES[size]
     environment = ltl.datasets.make_environment(d, noise=0.05, random_state=0)
-    return [(X.copy(), y.copy()) for X, y in environment.tasks(N_TASKS, n)]
+    return list(islice(environment.stream(n), n_tasks))
 
 
 def compiled_run(tasks, rule):
@@ -40,17 +45,26 @@ def seconds(run, *arguments):
     return time.perf_counter() - start
 
 
-class Online:
-    """Runs of 100 tasks with BLAS at one thread, compiled beforehand."""
+def interleaved_medians(tasks, rule, repeats=9):
+    """Median seconds of a compiled and of a plain-NumPy run, taken in turns."""
+    pairs = [
+        (seconds(compiled_run, tasks, rule), seconds(numpy_run, tasks, rule))
+        for _ in range(repeats)
+    ]
+    return np.median(pairs, axis=0)
 
-    params = (list(RULES), [(50, 20), (50, 50), (200, 50)])
-    param_names = ("rule", "(d, n)")
+
+class Online:
+    """Whole runs with BLAS at one thread, compiled beforehand."""
+
+    params = (list(RULES), list(SIZES))
+    param_names = ("rule", "size")
     version = "1"
     timeout = 600
 
     def setup(self, rule, size):
         self.limit = threadpool_limits(1, user_api="blas")
-        self.tasks = draw_tasks(*size)
+        self.tasks = draw_tasks(size)
         compiled_run(self.tasks[:3], rule)
 
     def teardown(self, rule, size):
@@ -60,12 +74,8 @@ class Online:
         compiled_run(self.tasks, rule)
 
     def track_time_over_numpy(self, rule, size):
-        """Median of interleaved repeats: a fraction, so that a regression shows upward."""
-        pairs = [
-            (seconds(compiled_run, self.tasks, rule), seconds(numpy_run, self.tasks, rule))
-            for _ in range(15 if size[0] <= 50 else 3)
-        ]
-        fast, plain = np.median(pairs, axis=0)
+        """A fraction, so that a regression shows upward."""
+        fast, plain = interleaved_medians(self.tasks, rule)
         return fast / plain
 
     def track_relative_error(self, rule, size):
@@ -88,3 +98,17 @@ class Start:
 
     def timeraw_import_numpy(self):
         return "import numpy"
+
+
+def main():
+    print("| rule | size | fastltl | NumPy | ratio |\n|---|---|---|---|---|")
+    with threadpool_limits(1, user_api="blas"):
+        for rule, size in product(RULES, SIZES):
+            tasks = draw_tasks(size)
+            compiled_run(tasks[:3], rule)
+            fast, plain = interleaved_medians(tasks, rule) / len(tasks) * 1e6
+            print(f"| {rule} | {size} | {fast:.0f} us | {plain:.0f} us | {plain / fast:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

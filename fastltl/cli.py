@@ -27,23 +27,22 @@ def demo(seed: int) -> None:
     from fastltl import experiments
 
     print(
-        "Tasks y = w'x + noise in 50 dimensions, 50 samples each; all w lie in one unknown\n"
-        "subspace of dimension 25. Errors are on 100 test tasks; each method chose its lam\n"
-        "among 30 by 40 validation tasks.",
+        "Tasks y = w'x + noise of deviation 0.05 in 50 dimensions, 50 samples each; all w lie\n"
+        "in one unknown subspace of dimension 25. Errors are on 100 test tasks; each method\n"
+        "chose its lam among 30 by 40 validation tasks. The first run compiles for half a minute.",
         flush=True,
     )
     outcomes = experiments.demo(
         seed=seed,
-        progress=lambda tasks: tqdm(tasks, desc="compiling, then learning", unit="task"),
+        progress=lambda tasks: tqdm(tasks, desc="learning", unit="task"),
     )
     baseline = outcomes[0].test_error
     print(f"\n{'method':<26}{'tasks seen':>11}{'lam':>10}{'test MSE':>11}{'against ITL':>13}")
     for row in outcomes:
         seen = row.n_tasks or "-"
-        error_change = 100 * (row.test_error / baseline - 1)
+        change = f"{100 * (row.test_error / baseline - 1):+.1f}%" if row is not outcomes[0] else ""
         print(
-            f"{row.method:<26}{seen:>11}{row.lam:>10.1e}{row.test_error:>11.5f}"
-            f"{error_change:>+12.1f}%"
+            f"{row.method:<26}{seen:>11}{row.lam:>10.1e}{row.test_error:>11.5f}{change:>13}".rstrip()
         )
 
 

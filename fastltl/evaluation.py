@@ -8,7 +8,7 @@ import numpy.typing as npt
 from fastltl import kernels
 from fastltl.tasks import TaskSet
 from fastltl.threads import one_blas_thread
-from fastltl.validation import Array, check_choice, check_representation
+from fastltl.validation import Array, check_choice, check_computed, check_representation
 
 
 def mean_squared_error(y: Array, prediction: Array) -> float:
@@ -85,4 +85,4 @@ def evaluate(
                 X, y, x_mean, y_mean = kernels.centre(X, y)
             prediction = (X_test - x_mean) @ kernels.ridge_weights(D, X, y) + y_mean
             scores[i] = score(y_test, prediction)
-    return scores
+    return check_computed(scores)

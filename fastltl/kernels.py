@@ -29,21 +29,20 @@ LOW_RANK_FRACTION = 0.8
 #: from the matrix itself this often.
 REFRESH_EVERY = 256
 
-#: What an online learner keeps between tasks beside its matrices, as an array of length one.
-#: rank: how many rows of `vectors` are eigenvectors, -1 if they are not known.
-#: floor: a lower bound on the smallest eigenvalue of the iterate.
-#: norm: sqrt(sum ||G_s||^2), Frobenius or operator by geometry; largest: max ||G_s||.
-#: step: the latest gamma_t; step_cost: sum gamma_t ||G_t||^2.
-TALLY = np.dtype(
+#: What an online run keeps beside its matrices, as an array of length one.
+RECORD = np.dtype(
     [
+        ("radius", np.float64),  # 1 / lam
+        ("scale", np.float64),  # numerator of the steps
+        ("adaptive", np.bool_),  # whether their denominator is `norm`, else sqrt(t)
         ("n_tasks", np.int64),
-        ("rank", np.int64),
-        ("floor", np.float64),
-        ("loss", np.float64),
-        ("norm", np.float64),
-        ("largest", np.float64),
-        ("step", np.float64),
-        ("step_cost", np.float64),
+        ("loss", np.float64),  # sum of the losses
+        ("norm", np.float64),  # sqrt(sum ||G_s||^2), Frobenius or operator norm by geometry
+        ("largest", np.float64),  # max ||G_s||
+        ("step", np.float64),  # the latest gamma_t
+        ("step_cost", np.float64),  # sum gamma_t ||G_t||^2
+        ("rank", np.int64),  # how many rows of `vectors` are eigenvectors, -1 if not known
+        ("floor", np.float64),  # a lower bound on the smallest eigenvalue of the iterate
     ],
     align=True,
 )
@@ -121,7 +120,7 @@ def all_finite(A):
 
 @compiled
 def dual_factor(D, X, n):
-    """The Cholesky factor of M = X D X' + n I, or NaN if M is not finite.
+    """The Cholesky factor of M = X D X' + n I; NaN if M is not finite, or singular to rounding.
 
     M is finite if and only if X is and the products do not overflow, so this one look spares
     another at X.
@@ -131,7 +130,10 @@ def dual_factor(D, X, n):
         return np.full(M.shape, np.nan)
     for i in range(M.shape[0]):
         M[i, i] += n
-    return np.linalg.cholesky(M)
+    try:
+        return np.linalg.cholesky(M)
+    except Exception:  # a LinAlgError, which Numba can catch under no narrower name
+        return np.full(M.shape, np.nan)
 
 
 # Mathematics: one task ----------------------------------------------------------------------
@@ -345,29 +347,29 @@ def keep(vectors, values, rank, cut):
 
 
 @compiled
-def euclidean_step(iterate, vectors, values, tally, a, b, inner, outer, gamma, radius):
+def euclidean_step(iterate, vectors, values, record, a, b, inner, outer, gamma):
     """D <- proj(D + gamma (a b' + b a')), by the cheapest path that is exact.
 
     Certified: the update moves no eigenvalue down by more than gamma (|a||b| - a.b). If a known
     lower bound on D's eigenvalues leaves them all above the shift that the trace asks for,
     nothing is clipped and the projection is that shift. Low rank: the update is an
     eigenproblem in the span of D's eigenvectors, a and b. Otherwise: a full decomposition.
-    `inner` is a.b and `outer` is |a||b|. `iterate`, `vectors`, `values` and `tally` are
+    `inner` is a.b and `outer` is |a||b|. `iterate`, `vectors`, `values` and `record` are
     modified in place.
     """
-    d = a.size
+    d, radius = a.size, record[0]["radius"]
     rounding = d * EPS * radius
     shift = max(0.0, (np.trace(iterate) + 2.0 * gamma * inner - radius) / d)
-    floor = tally[0]["floor"] - gamma * (outer - inner) - shift - rounding
+    floor = record[0]["floor"] - gamma * (outer - inner) - shift - rounding
     if floor >= 0.0:
         add_rank_two(iterate, a, b, gamma)
         for i in range(d):
             iterate[i, i] -= shift
-        tally[0]["floor"] = floor
-        tally[0]["rank"] = -1
+        record[0]["floor"] = floor
+        record[0]["rank"] = -1
         return
-    rank = tally[0]["rank"]
-    if 0 <= rank <= LOW_RANK_FRACTION * d - 2 and tally[0]["n_tasks"] % REFRESH_EVERY != 0:
+    rank = record[0]["rank"]
+    if 0 <= rank <= LOW_RANK_FRACTION * d - 2 and record[0]["n_tasks"] % REFRESH_EVERY != 0:
         rank = rank_two_update(vectors, values, rank, a, b, gamma)
     else:
         add_rank_two(iterate, a, b, gamma)
@@ -375,80 +377,81 @@ def euclidean_step(iterate, vectors, values, tally, a, b, inner, outer, gamma, r
     values[:rank] = np.maximum(values[:rank] - threshold(values[:rank], radius), 0.0)
     rank = keep(vectors, values, rank, rounding)
     iterate[:] = compose(vectors[:rank], values[:rank], 0.0)
-    tally[0]["rank"] = rank
-    tally[0]["floor"] = values[:rank].min() if rank == d else 0.0
+    record[0]["rank"] = rank
+    record[0]["floor"] = values[:rank].min() if rank == d else 0.0
 
 
 @compiled
-def entropic_step(iterate, dual, vectors, values, tally, a, b, eta, radius):
+def entropic_step(iterate, dual, vectors, values, record, a, b, eta):
     """S <- S + a b' + b a', then D = radius exp(eta S) / (tr exp(eta S) + 1).
 
     While S has low rank its eigenvectors are updated in their span; otherwise S, which is kept,
-    is decomposed anew. `iterate`, `dual` (S), `vectors`, `values` and `tally` are modified in
+    is decomposed anew. `iterate`, `dual` (S), `vectors`, `values` and `record` are modified in
     place.
     """
     d = a.size
     add_rank_two(dual, a, b, 1.0)
-    rank = tally[0]["rank"]
-    if rank <= LOW_RANK_FRACTION * d - 2 and tally[0]["n_tasks"] % REFRESH_EVERY != 0:
+    rank = record[0]["rank"]
+    if rank <= LOW_RANK_FRACTION * d - 2 and record[0]["n_tasks"] % REFRESH_EVERY != 0:
         rank = rank_two_update(vectors, values, rank, a, b, 1.0)
     else:
         rank = decompose(dual, vectors, values)
     rank = keep(vectors, values, rank, d * EPS * np.abs(values[:rank]).max())
-    weights, rest = soften(values[:rank], d - rank, eta, radius)
+    weights, rest = soften(values[:rank], d - rank, eta, record[0]["radius"])
     iterate[:] = compose(vectors[:rank], weights, rest)
-    tally[0]["rank"] = rank
+    record[0]["rank"] = rank
 
 
 @compiled
-def learn_euclidean(iterate, total, vectors, values, tally, X, y, radius, scale, adaptive):
+def learn_euclidean(iterate, total, vectors, values, record, X, y):
     """Take one task: pay its loss at D, then step with gamma = scale / clock.
 
     The clock is sqrt(sum ||G_s||_F^2) if adaptive, else sqrt(t). Returns False, with nothing
-    changed, if a number in the task is not finite or becomes so on the way.
+    changed, if a number in the task is not finite or becomes so on the way. All but X and y are
+    modified in place.
     """
     loss, a, b = loss_and_factors(iterate, X, y)
     inner, outer = np.dot(a, b), np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
     norm = np.sqrt(2.0) * np.hypot(inner, outer)
-    t = tally[0]["n_tasks"] + 1
-    norms = np.hypot(tally[0]["norm"], norm)
-    clock = norms if adaptive else np.sqrt(t)
-    gamma = scale / clock if clock > 0.0 else 0.0
-    step_cost = tally[0]["step_cost"] + gamma * norm * norm
-    if not np.isfinite(tally[0]["loss"] + loss + norms + step_cost):
+    t = record[0]["n_tasks"] + 1
+    norms = np.hypot(record[0]["norm"], norm)
+    clock = norms if record[0]["adaptive"] else np.sqrt(t)
+    gamma = record[0]["scale"] / clock if clock > 0.0 else 0.0
+    step_cost = record[0]["step_cost"] + gamma * norm * norm
+    if not np.isfinite(record[0]["loss"] + loss + norms + step_cost):
         return False
     total += iterate
-    tally[0]["n_tasks"] = t
-    tally[0]["loss"] += loss
-    tally[0]["norm"] = norms
-    tally[0]["largest"] = max(tally[0]["largest"], norm)
-    tally[0]["step"] = gamma
-    tally[0]["step_cost"] = step_cost
+    record[0]["n_tasks"] = t
+    record[0]["loss"] += loss
+    record[0]["norm"] = norms
+    record[0]["largest"] = max(record[0]["largest"], norm)
+    record[0]["step"] = gamma
+    record[0]["step_cost"] = step_cost
     if norm > 0.0:
-        euclidean_step(iterate, vectors, values, tally, a, b, inner, outer, gamma, radius)
+        euclidean_step(iterate, vectors, values, record, a, b, inner, outer, gamma)
     return True
 
 
 @compiled
-def learn_entropic(iterate, total, dual, vectors, values, tally, X, y, radius, scale):
+def learn_entropic(iterate, total, dual, vectors, values, record, X, y):
     """Take one task: pay its loss at D, then lead with eta = scale / sqrt(sum ||G_s||_op^2).
 
     Returns False, with nothing changed, if a number in the task is not finite or becomes so on
-    the way.
+    the way. All but X and y are modified in place.
     """
     loss, a, b = loss_and_factors(iterate, X, y)
     norm = abs(np.dot(a, b)) + np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
-    t = tally[0]["n_tasks"] + 1
-    norms = np.hypot(tally[0]["norm"], norm)
+    t = record[0]["n_tasks"] + 1
+    norms = np.hypot(record[0]["norm"], norm)
     # No entry of S can exceed sum ||G_s|| <= t * norms.
-    if not np.isfinite(tally[0]["loss"] + loss + t * norms):
+    if not np.isfinite(record[0]["loss"] + loss + t * norms):
         return False
     total += iterate
-    tally[0]["n_tasks"] = t
-    tally[0]["loss"] += loss
-    tally[0]["norm"] = norms
-    tally[0]["largest"] = max(tally[0]["largest"], norm)
+    record[0]["n_tasks"] = t
+    record[0]["loss"] += loss
+    record[0]["norm"] = norms
+    record[0]["largest"] = max(record[0]["largest"], norm)
     if norm > 0.0:
-        eta = scale / norms
-        entropic_step(iterate, dual, vectors, values, tally, a, b, eta, radius)
+        eta = record[0]["scale"] / norms
+        entropic_step(iterate, dual, vectors, values, record, a, b, eta)
     return True

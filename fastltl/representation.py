@@ -6,6 +6,7 @@ from fastltl import kernels
 from fastltl.threads import steadily
 from fastltl.validation import (
     Array,
+    check_computed,
     check_matrix,
     check_positive,
     check_representation,
@@ -45,7 +46,7 @@ def ridge_weights(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array
     array([1., 0.])
     """
     D, X, y = _checked(D, X, y)
-    return steadily(kernels.ridge_weights, *X.shape, D, X, y)
+    return check_computed(steadily(kernels.ridge_weights, *X.shape, D, X, y))
 
 
 def task_loss(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
@@ -60,7 +61,7 @@ def task_loss(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
     0.25
     """
     D, X, y = _checked(D, X, y)
-    return float(steadily(kernels.task_loss, *X.shape, D, X, y))
+    return float(check_computed(steadily(kernels.task_loss, *X.shape, D, X, y)))
 
 
 def task_gradient(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array:
@@ -75,7 +76,7 @@ def task_gradient(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array
     array([[-0.25]])
     """
     D, X, y = _checked(D, X, y)
-    return steadily(kernels.task_gradient, *X.shape, D, X, y)
+    return check_computed(steadily(kernels.task_gradient, *X.shape, D, X, y))
 
 
 def project(Q: npt.ArrayLike, radius: float) -> Array:

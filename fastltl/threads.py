@@ -88,12 +88,17 @@ def one_blas_thread() -> Iterator[None]:
         _hold.leave()
 
 
+def may_thread(n: int, d: int) -> bool:
+    """Whether an n x d task is large enough for BLAS to compute it in threads."""
+    return n > LARGEST_UNTHREADED_SIDE or d > LARGEST_UNTHREADED_SIDE
+
+
 def steadily(kernel: Callable[..., Result], n: int, d: int, *arguments: Any) -> Result:
     """kernel(*arguments) for an n x d task, with the same bits whatever threads BLAS has.
 
     A hold takes tens of microseconds, more than a small task does, so small ones go without.
     """
-    if n <= LARGEST_UNTHREADED_SIDE and d <= LARGEST_UNTHREADED_SIDE:
+    if not may_thread(n, d):
         return kernel(*arguments)
     with one_blas_thread():
         return kernel(*arguments)

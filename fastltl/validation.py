@@ -1,7 +1,7 @@
 """Arguments at the boundary: an error names the argument, what was wanted and what came."""
 
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,8 @@ from sklearn.utils import check_array, column_or_1d
 from fastltl import kernels
 
 Array = npt.NDArray[np.float64]
+
+Result = TypeVar("Result", float, Array)
 
 _FLOAT64 = np.dtype(np.float64)
 _ndarray = np.ndarray
@@ -48,6 +50,8 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
     """A writable, C-contiguous float64 array of the same numbers, whatever its shape."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be a masked array; fill or drop the masked values first.")
+    if type(array) is _ndarray and array.dtype.kind in "fiub":  # spares a search of 0.1 ms
+        return np.require(array, np.float64, ["C", "A", "W"])
     try:
         floats = check_array(
             array,
@@ -72,6 +76,16 @@ def check_finite(array: Array, name: str) -> None:
         value = "NaN" if np.isnan(array[place]) else f"{array[place]}"
         where = place[0] if len(place) == 1 else place
         raise ValueError(f"{name} must hold finite numbers only, got {value} at index {where}.")
+
+
+def check_computed(result: Result) -> Result:
+    """A result of finite arguments is finite too, unless they were too large."""
+    if not np.isfinite(result).all():
+        raise ValueError(
+            "D, X and y must not be so large that results overflow or lose all their digits; "
+            "scale X and y down."
+        )
+    return result
 
 
 def check_matrix(

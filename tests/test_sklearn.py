@@ -24,7 +24,6 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.slow
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)

@@ -64,7 +64,7 @@ class RepresentationLearner(
         """
         check_is_fitted(self)
         data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
-        validate_data(self, X, reset=False, skip_check_array=True)
+        self._check_feature_names(X)
         return steadily(kernels.features, *data.shape, self.D_, data)
 
     @property
@@ -90,6 +90,11 @@ class RepresentationLearner(
             self.n_features_in_ = X.shape[1]
         else:
             validate_data(self, X, skip_check_array=True)
+
+    def _check_feature_names(self, X: Any) -> None:
+        """If X or an earlier task names its features, the names must agree."""
+        if type(X) is not np.ndarray or "feature_names_in_" in self.__dict__:
+            validate_data(self, X, reset=False, skip_check_array=True)
 
     @contextmanager
     def _unchanged_on_failure(self) -> Iterator[None]:

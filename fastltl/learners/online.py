@@ -5,16 +5,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import validate_data
 
 from fastltl import kernels
 from fastltl.learners.base import RepresentationLearner
-from fastltl.tasks import Task, check_task
-from fastltl.threads import one_blas_thread, steadily
+from fastltl.tasks import check_task
+from fastltl.threads import may_thread, one_blas_thread, steadily
 from fastltl.validation import (
     Array,
     check_choice,
-    check_finite,
     check_matrix,
     check_positive,
     check_target,
@@ -24,67 +22,69 @@ from fastltl.validation import (
 AVERAGINGS = ("uniform", "last")
 
 
-class _EuclideanRun:
-    """Projected gradient descent from D^(1) = radius / d I: its settings and what it keeps."""
+class _Run:
+    """One pass over tasks: the arrays that its kernel updates in place."""
+
+    def __init__(self, d: int, radius: float, scale: float, first: float) -> None:
+        self.iterate = np.zeros((d, d))
+        np.fill_diagonal(self.iterate, first)
+        self.total = np.zeros((d, d))
+        self.vectors = np.zeros((d, d))
+        self.values = np.zeros(d)
+        self.record = np.zeros(1, kernels.RECORD)
+        self.record["radius"], self.record["scale"] = radius, scale
+
+
+class _EuclideanRun(_Run):
+    """Projected gradient descent from D^(1) = radius / d I."""
 
     def __init__(self, d: int, radius: float, step: str | float, step_scale: float | None) -> None:
-        if step != "adaptive":
-            if step_scale is not None:
-                raise ValueError(
-                    f"step_scale goes with step='adaptive' only, got step={step!r} and "
-                    f"step_scale={step_scale!r}."
-                )
-            wanted = "'adaptive', 'theory' or a positive finite number"
-            scale = (
-                radius / np.sqrt(2) if step == "theory" else check_positive(step, "step", wanted)
+        if step == "adaptive":
+            c = 1.0 if step_scale is None else check_positive(step_scale, "step_scale")
+            scale = c * radius
+        elif step_scale is not None:
+            raise ValueError(
+                f"step_scale goes with step='adaptive' only, got step={step!r} and "
+                f"step_scale={step_scale!r}."
             )
+        elif step == "theory":
+            scale = radius / np.sqrt(2)
         else:
-            scale = radius * (
-                1.0 if step_scale is None else check_positive(step_scale, "step_scale")
-            )
-        self.radius, self.scale, self.adaptive = radius, float(scale), step == "adaptive"
-        self.iterate = np.eye(d) * (radius / d)
-        self.total = np.zeros((d, d))
-        self.vectors, self.values = np.zeros((d, d)), np.zeros(d)
-        self.tally = np.zeros(1, kernels.TALLY)
-        self.tally["rank"], self.tally["floor"] = -1, radius / d
+            scale = check_positive(step, "step", "'adaptive', 'theory' or a positive finite number")
+        super().__init__(d, radius, scale, radius / d)
+        self.record["adaptive"] = step == "adaptive"
+        self.record["rank"], self.record["floor"] = -1, radius / d
 
     def learn(self, X: Array, y: Array) -> bool:
         return kernels.learn_euclidean(  # type: ignore[no-any-return]
-            self.iterate, self.total, self.vectors, self.values, self.tally,
-            X, y, self.radius, self.scale, self.adaptive,
-        )  # fmt: skip
+            self.iterate, self.total, self.vectors, self.values, self.record, X, y
+        )
 
     def regret_bound(self) -> float:
-        """(radius^2 / gamma_T + sum gamma_t ||G_t||_F^2 / 2) / T, as no step exceeds the last.
+        """(radius^2 / gamma_T + sum gamma_t ||G_t||_F^2 / 2) / T, since the steps never grow.
 
         The feasible set has squared diameter 2 radius^2.
         """
-        run = self.tally[0]
+        run = self.record[0]
         if run["step"] == 0.0:  # every gradient was zero, so every iterate was optimal
             return 0.0
-        return float((self.radius**2 / run["step"] + run["step_cost"] / 2) / run["n_tasks"])
+        return float((run["radius"] ** 2 / run["step"] + run["step_cost"] / 2) / run["n_tasks"])
 
 
-class _EntropicRun:
+class _EntropicRun(_Run):
     """The leader regularised by von Neumann entropy, from D^(1) = radius / (d + 1) I."""
 
     def __init__(self, d: int, radius: float, step: str | float, step_scale: float | None) -> None:
         if step != "adaptive":
             raise ValueError(f"step must be 'adaptive' with geometry='entropic', got {step!r}.")
-        self.radius = radius
-        self.step_scale = 2.0 if step_scale is None else check_positive(step_scale, "step_scale")
-        self.scale = float(self.step_scale * np.sqrt(np.log(d + 1)))
-        self.iterate = np.eye(d) * (radius / (d + 1))
-        self.total, self.dual = np.zeros((d, d)), np.zeros((d, d))
-        self.vectors, self.values = np.zeros((d, d)), np.zeros(d)
-        self.tally = np.zeros(1, kernels.TALLY)
+        self.c = 2.0 if step_scale is None else check_positive(step_scale, "step_scale")
+        super().__init__(d, radius, self.c * np.sqrt(np.log(d + 1)), radius / (d + 1))
+        self.dual = np.zeros((d, d))
 
     def learn(self, X: Array, y: Array) -> bool:
         return kernels.learn_entropic(  # type: ignore[no-any-return]
-            self.iterate, self.total, self.dual, self.vectors, self.values, self.tally,
-            X, y, self.radius, self.scale,
-        )  # fmt: skip
+            self.iterate, self.total, self.dual, self.vectors, self.values, self.record, X, y
+        )
 
     def regret_bound(self) -> float:
         """radius ((1/c + 2.75 c) sqrt(log(d + 1) sum ||G_t||^2) + 7 max ||G_t||) / T.
@@ -93,9 +93,9 @@ class _EntropicRun:
         matrices of size d + 1: the entropy is 1-strongly convex in trace norm, its range is
         log(d + 1), and the set's diameter is 2.
         """
-        run, c = self.tally[0], self.step_scale
-        spread = (1 / c**2 + 2.75) * self.scale * run["norm"]
-        return float(self.radius * (spread + 7 * run["largest"]) / run["n_tasks"])
+        run = self.record[0]
+        spread = (1 / self.c**2 + 2.75) * run["scale"] * run["norm"]
+        return float(run["radius"] * (spread + 7 * run["largest"]) / run["n_tasks"])
 
 
 _RUNS: dict[str, type[_EuclideanRun] | type[_EntropicRun]] = {
@@ -164,6 +164,9 @@ class OnlineLTL(RepresentationLearner):
     (10,)
     """
 
+    _run: _EuclideanRun | _EntropicRun
+    _run_settings: tuple[Any, ...]
+
     def __init__(
         self,
         lam: float = 1.0,
@@ -220,32 +223,45 @@ class OnlineLTL(RepresentationLearner):
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
         """
+        # The express lane: a small task as kernels want it, in the midst of a run. A task that
+        # the kernel refuses has changed nothing, and meets its error below.
+        if (
+            "_run" in self.__dict__
+            and self._settings() == self._run_settings
+            and is_ready_task(X, y, self.n_features_in_)
+            and not (self.fit_intercept or "feature_names_in_" in self.__dict__)
+            and not may_thread(*X.shape)  # type: ignore[union-attr]
+            and self._run.learn(X, y)  # type: ignore[arg-type]
+        ):
+            return self
         if "_run" not in self.__dict__:
-            with self._unchanged_on_failure():
-                self._run = self._new_run(check_matrix(X).shape[1])
-                self._run_settings = self._settings()
-                self._remember_features(X)
-                return self.partial_fit(X, y)
-        if self._settings() != self._run_settings:
+            run = self._new_run(check_matrix(X).shape[1])
+            self._learn(run, X, y)
+            self._remember_features(X)
+            self._run, self._run_settings = run, self._settings()
+        elif self._settings() == self._run_settings:
+            self._learn(self._run, X, y)
+        else:
             raise ValueError(
                 "lam, geometry, step, step_scale and fit_intercept must stay as they were at the "
                 f"first task, {self._run_settings}, got {self._settings()}; fit starts over."
             )
-        data, target = self._checked_task(X, y)
+        return self
+
+    def _learn(self, run: _EuclideanRun | _EntropicRun, X: npt.ArrayLike, y: npt.ArrayLike) -> None:
+        """Learn from one task, checked in full, or say what is wrong with it."""
+        owner = type(self).__name__
+        data = check_matrix(X, len(run.iterate), owner=owner)
+        target = check_target(y, len(data), owner=owner)
+        if "_run" in self.__dict__:
+            self._check_feature_names(X)
         if self.fit_intercept:
             data, target, _, _ = kernels.centre(data, target)
-        try:
-            learned = steadily(self._run.learn, *data.shape, data, target)
-        except np.linalg.LinAlgError:
-            learned = False
-        if not learned:
-            check_finite(data, "X")
-            check_finite(target, "y")
+        if not steadily(run.learn, *data.shape, data, target):
             raise ValueError(
                 "X and y must not be so large that the loss or its gradient overflows, got values "
                 f"up to {np.abs(data).max():.3g} in X and {np.abs(target).max():.3g} in y."
             )
-        return self
 
     def _new_run(self, d: int) -> _EuclideanRun | _EntropicRun:
         """A run at D^(1), with the parameters as they are now."""
@@ -257,16 +273,6 @@ class OnlineLTL(RepresentationLearner):
     def _settings(self) -> tuple[Any, ...]:
         """The parameters that a run cannot change on the way."""
         return self.lam, self.geometry, self.step, self.step_scale, self.fit_intercept
-
-    def _checked_task(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Task:
-        """The task as kernels want it; whether it is finite, they see for themselves."""
-        if is_ready_task(X, y, self.n_features_in_) and "feature_names_in_" not in self.__dict__:
-            return X, y  # type: ignore[return-value]
-        owner = type(self).__name__
-        data = check_matrix(X, self.n_features_in_, owner=owner)
-        target = check_target(y, len(data), owner=owner)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        return data, target
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_run" in self.__dict__
@@ -284,7 +290,7 @@ class OnlineLTL(RepresentationLearner):
         run = self._fitted_run()
         if check_choice(self.averaging, "averaging", AVERAGINGS) == "last":
             return run.iterate.copy()
-        mean: Array = run.total / run.tally[0]["n_tasks"]
+        mean: Array = run.total / run.record[0]["n_tasks"]
         return mean
 
     @property
@@ -293,11 +299,11 @@ class OnlineLTL(RepresentationLearner):
 
     @property
     def n_tasks_seen_(self) -> int:
-        return int(self._fitted_run().tally[0]["n_tasks"])
+        return int(self._fitted_run().record[0]["n_tasks"])
 
     @property
     def cumulative_loss_(self) -> float:
-        return float(self._fitted_run().tally[0]["loss"])
+        return float(self._fitted_run().record[0]["loss"])
 
     @property
     def regret_bound_(self) -> float:

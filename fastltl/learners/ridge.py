@@ -11,6 +11,7 @@ from fastltl import kernels
 from fastltl.threads import steadily
 from fastltl.validation import (
     Array,
+    check_computed,
     check_matrix,
     check_positive,
     check_representation,
@@ -80,9 +81,7 @@ class RepresentationRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             D = check_representation(self.D, d)
         if self.fit_intercept:
             data, target, x_mean, y_mean = kernels.centre(data, target)
-        weights = steadily(kernels.ridge_weights, *data.shape, D, data, target)
-        if not kernels.all_finite(weights):
-            raise ValueError("X, y and D must not be so large that the weights overflow.")
+        weights = check_computed(steadily(kernels.ridge_weights, *data.shape, D, data, target))
         validate_data(self, X, skip_check_array=True)  # records feature names and their number
         self.coef_ = weights
         self.intercept_ = float(y_mean - x_mean @ weights) if self.fit_intercept else 0.0
