@@ -48,7 +48,7 @@ def task_cases():
         X, y = sphere_task(rng, n, d)
         yield pytest.param(X, y, id=f"n{n}-d{d}")
         yield pytest.param(X * 10.0 ** -np.linspace(0, 6, d), y, id=f"n{n}-d{d}-ill-conditioned")
-        yield pytest.param(X[:, [0] * d], y, id=f"n{n}-d{d}-rank-one")
+        yield pytest.param(np.repeat(X[:, :1], d, axis=1), y, id=f"n{n}-d{d}-rank-one")
     yield pytest.param(np.zeros((4, 3)), np.ones(4), id="no-input")
     yield pytest.param(np.ones((4, 3)), np.zeros(4), id="no-target")
 
