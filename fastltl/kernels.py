@@ -21,6 +21,9 @@ import numpy as np
 
 EPS = float(np.finfo(np.float64).eps)
 
+#: A gradient of smaller norm has lost digits to underflow, and counts as zero.
+SMALLEST_NORM = float(np.finfo(np.float64).tiny) / EPS
+
 #: A rank-two update in the span of known eigenvectors costs less than a full
 #: eigen-decomposition while that span stays below this fraction of the whole space.
 LOW_RANK_FRACTION = 0.8
@@ -205,20 +208,24 @@ def task_gradient(D, X, y):
 
 
 @compiled
-def threshold(values, radius):
-    """The least a >= 0 with sum max(0, g_i - a) <= radius, by sorting.
+def soft_threshold(values, radius):
+    """max(0, g_i - a) with the least a >= 0 that brings their sum to the radius, by sorting.
 
-    Only where the positive parts of g sum to more than the radius is there anything to shift;
-    a root search without that case would answer with a negative a.
+    Where the positive parts of g sum to less than the radius already, a is 0: a root search
+    without that case would answer with a negative one. Otherwise all is computed relative to
+    the largest g, so that a radius far below it is not lost to rounding.
     """
-    descending = np.sort(values)[::-1]
-    excess, shift = -radius, 0.0
-    for k in range(descending.size):
+    if np.maximum(values, 0.0).sum() <= radius:
+        return np.maximum(values, 0.0)
+    below_top = values - values.max()
+    descending = np.sort(below_top)[::-1]
+    excess, shift = -radius, -radius
+    for k in range(1, descending.size):
         excess += descending[k]
         if excess >= (k + 1) * descending[k]:
             break
         shift = excess / (k + 1)
-    return max(shift, 0.0)
+    return np.maximum(below_top - shift, 0.0)
 
 
 @compiled
@@ -239,10 +246,10 @@ def compose(vectors, values, rest):
 def project(Q, radius):
     """The nearest D to Q, in Frobenius norm, with D PSD and tr D <= radius."""
     values, vectors = np.linalg.eigh(Q)
-    shift = threshold(values, radius)
-    if shift == 0.0 and values[0] >= 0.0:
+    kept = soft_threshold(values, radius)
+    if np.array_equal(kept, values):
         return Q.copy()
-    return compose(np.ascontiguousarray(vectors.T), np.maximum(values - shift, 0.0), 0.0)
+    return compose(np.ascontiguousarray(vectors.T), kept, 0.0)
 
 
 @compiled
@@ -374,7 +381,7 @@ def euclidean_step(iterate, vectors, values, record, a, b, inner, outer, gamma):
     else:
         add_rank_two(iterate, a, b, gamma)
         rank = decompose(iterate, vectors, values)
-    values[:rank] = np.maximum(values[:rank] - threshold(values[:rank], radius), 0.0)
+    values[:rank] = soft_threshold(values[:rank], radius)
     rank = keep(vectors, values, rank, rounding)
     iterate[:] = compose(vectors[:rank], values[:rank], 0.0)
     record[0]["rank"] = rank
@@ -413,6 +420,8 @@ def learn_euclidean(iterate, total, vectors, values, record, X, y):
     loss, a, b = loss_and_factors(iterate, X, y)
     inner, outer = np.dot(a, b), np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
     norm = np.sqrt(2.0) * np.hypot(inner, outer)
+    if norm < SMALLEST_NORM:
+        norm = 0.0
     t = record[0]["n_tasks"] + 1
     norms = np.hypot(record[0]["norm"], norm)
     clock = norms if record[0]["adaptive"] else np.sqrt(t)
@@ -441,6 +450,8 @@ def learn_entropic(iterate, total, dual, vectors, values, record, X, y):
     """
     loss, a, b = loss_and_factors(iterate, X, y)
     norm = abs(np.dot(a, b)) + np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
+    if norm < SMALLEST_NORM:
+        norm = 0.0
     t = record[0]["n_tasks"] + 1
     norms = np.hypot(record[0]["norm"], norm)
     # No entry of S can exceed sum ||G_s|| <= t * norms.

@@ -67,22 +67,24 @@ def task_gradient(D: Array, X: Array, y: Array) -> Array:
     return task_loss_and_gradient(D, X, y)[1]
 
 
-def threshold(values: Array, radius: float) -> float:
-    """The least a >= 0 with sum max(0, g_i - a) <= radius, by sorting."""
+def soft_threshold(values: Array, radius: float) -> Array:
+    """max(0, g_i - a) with the least a >= 0 that brings their sum to the radius, by sorting."""
     if np.maximum(values, 0).sum() <= radius:
-        return 0.0
-    descending = np.sort(values)[::-1]
+        return np.maximum(values, 0)
+    below_top = values - values.max()
+    descending = np.sort(below_top)[::-1]
     shifts = (np.cumsum(descending) - radius) / np.arange(1, len(values) + 1)
-    return float(shifts[descending > shifts][-1])
+    kept: Array = np.maximum(below_top - shifts[descending > shifts][-1], 0)
+    return kept
 
 
 def project(Q: Array, radius: float) -> Array:
     """The nearest D to Q, in Frobenius norm, with D PSD and tr D <= radius."""
     values, V = np.linalg.eigh(Q)
-    shift = threshold(values, radius)
-    if shift == 0 and values[0] >= 0:
+    kept = soft_threshold(values, radius)
+    if np.array_equal(kept, values):
         return Q.copy()
-    D: Array = (V * np.maximum(values - shift, 0)) @ V.T
+    D: Array = (V * kept) @ V.T
     return D
 
 

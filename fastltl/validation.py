@@ -165,6 +165,14 @@ def check_positive(value: Any, name: str, wanted: str = "a positive finite numbe
     raise ValueError(f"{name} must be {wanted}, got {value!r}.")
 
 
+def check_lam(lam: Any) -> float:
+    """A positive number with a finite inverse, which is returned: the radius 1 / lam."""
+    radius = 1.0 / check_positive(lam, "lam")
+    if radius == np.inf:
+        raise ValueError(f"lam must be large enough for 1 / lam to be finite, got {lam!r}.")
+    return radius
+
+
 def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """One of a few words."""
     if isinstance(value, str) and value in choices:

@@ -27,10 +27,10 @@ TWINS = [
     "loss_and_factors",
     "project",
     "ridge_weights",
+    "soft_threshold",
     "task_gradient",
     "task_loss",
     "task_loss_and_gradient",
-    "threshold",
 ]
 
 

@@ -145,6 +145,19 @@ def test_adaptive_steps_do_not_depend_on_the_units_of_y(rule, scale):
     assert scaled.regret_bound_ == pytest.approx(scale**2 * plain.regret_bound_, rel=1e-10)
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-155, 1e-150, 1e-140, 1e70])
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("lam", [1e-6, 1e3])
+def test_the_ends_of_the_floating_range_are_survived(rule, lam, scale):
+    learner = ltl.OnlineLTL(lam, **rule)
+    for X, y in ragged_tasks(0, 10, 4, (1, 6)):
+        with np.errstate(all="ignore"):  # of NumPy's own arithmetic, with the JIT off
+            learner.partial_fit(X, scale * y)
+        assert np.isfinite(learner.iterate_).all()
+        assert np.trace(learner.iterate_) <= (1 + 1e-13) / lam
+        assert np.isfinite(learner.regret_bound_)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
 def test_iterates_are_feasible(rule):
     for lam in (1e-6, 1.0, 1e3):
@@ -475,6 +488,7 @@ def test_a_bad_task_among_many_is_named_and_the_old_fit_stays():
         ({"lam": 0}, "lam must be a positive finite number, got 0"),
         ({"lam": -1.0}, "lam must be"),
         ({"lam": np.nan}, "lam must be"),
+        ({"lam": 1e-320}, "lam must be large enough for 1 / lam to be finite"),
         ({"lam": np.inf}, "lam must be"),
         ({"lam": "1"}, "lam must be a positive finite number, got '1'"),
         (

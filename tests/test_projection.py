@@ -108,16 +108,27 @@ def test_named_cases(values, radius, expected, rotated, scale):
     st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20),
     st.floats(1e-3, 1e4),
 )
-def test_threshold_is_the_least_shift_that_fits(values, radius):
+def test_soft_threshold_is_the_least_shift_that_fits(values, radius):
     values = np.array(values)
-    shift = kernels.threshold(values, radius)
+    kept = kernels.soft_threshold(values, radius)
     rounding = 1e-13 * max(radius, np.abs(values).max())
-    assert shift == pytest.approx(reference.threshold(values, radius), abs=rounding)
-    kept = np.maximum(values - shift, 0).sum()
-    assert shift >= 0
-    assert kept <= radius + len(values) * rounding
-    if shift > 0:
-        assert kept == pytest.approx(radius, abs=len(values) * rounding)
+    assert kept == pytest.approx(reference.soft_threshold(values, radius), abs=rounding)
+    assert (kept >= 0).all()
+    assert kept.sum() <= radius * (1 + 1e-14 * len(values))
+    shifts = (values - kept)[kept > 0]
+    if np.maximum(values, 0).sum() <= radius:
+        assert np.array_equal(kept, np.maximum(values, 0))
+    else:
+        assert kept.sum() == pytest.approx(radius, rel=1e-13)
+        assert shifts == pytest.approx(np.full(len(shifts), shifts.mean()), abs=rounding)
+        assert (values[kept == 0] <= shifts.mean() + rounding).all()
+
+
+def test_a_radius_far_below_the_values_is_not_lost_to_rounding():
+    for values in ([1e70, 1.0, -1e70], [1e70, 1e70 * (1 + 1e-15), 0.0], [1e20]):
+        kept = kernels.soft_threshold(np.array(values), 1e-3)
+        assert kept.sum() == pytest.approx(1e-3, rel=1e-15)
+        assert kept.argmax() == np.argmax(values)
 
 
 def test_a_feasible_matrix_comes_back_to_the_bit():

@@ -13,6 +13,7 @@ from fastltl.threads import may_thread, one_blas_thread, steadily
 from fastltl.validation import (
     Array,
     check_choice,
+    check_lam,
     check_matrix,
     check_positive,
     check_target,
@@ -265,7 +266,7 @@ class OnlineLTL(RepresentationLearner):
 
     def _new_run(self, d: int) -> _EuclideanRun | _EntropicRun:
         """A run at D^(1), with the parameters as they are now."""
-        radius = 1.0 / check_positive(self.lam, "lam")
+        radius = check_lam(self.lam)
         check_choice(self.averaging, "averaging", AVERAGINGS)
         geometry = check_choice(self.geometry, "geometry", tuple(_RUNS))
         return _RUNS[geometry](d, radius, self.step, self.step_scale)

@@ -12,8 +12,8 @@ from fastltl.threads import steadily
 from fastltl.validation import (
     Array,
     check_computed,
+    check_lam,
     check_matrix,
-    check_positive,
     check_representation,
     check_target,
 )
@@ -75,10 +75,7 @@ class RepresentationRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         data = check_matrix(X, owner=owner)
         target = check_target(y, len(data), owner=owner)
         d = data.shape[1]
-        if self.D is None:
-            D = np.eye(d) / check_positive(self.lam, "lam")
-        else:
-            D = check_representation(self.D, d)
+        D = np.eye(d) * check_lam(self.lam) if self.D is None else check_representation(self.D, d)
         if self.fit_intercept:
             data, target, x_mean, y_mean = kernels.centre(data, target)
         weights = check_computed(steadily(kernels.ridge_weights, *data.shape, D, data, target))
