@@ -1,6 +1,7 @@
 """The `fastltl` command: parses arguments, calls, prints."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -11,7 +12,7 @@ from fastltl import __version__
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line and exit status 2."""
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {message} (see '{self.prog} --help')\n")
 
 
 def _seed(text: str) -> int:
@@ -29,9 +30,11 @@ def demo(seed: int) -> None:
     print(
         "Tasks y = w'x + noise of deviation 0.05 in 50 dimensions, 50 samples each; all w lie\n"
         "in one unknown subspace of dimension 25. Errors are on 100 test tasks; each method\n"
-        "chose its lam among 30 by 40 validation tasks. The first run compiles for half a minute.",
+        "chose its lam among 30 by 40 validation tasks.",
         flush=True,
     )
+    print("Compiling, which takes half a minute the first time ...", file=sys.stderr, flush=True)
+    experiments.compile_kernels()
     outcomes = experiments.demo(
         seed=seed,
         progress=lambda tasks: tqdm(tasks, desc="learning", unit="task"),
@@ -54,9 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("demo", help="online LTL against independent ridge regression")
     command.add_argument("--seed", type=_seed, default=0, help="seed of the tasks (default 0)")
     options = parser.parse_args(arguments)
-    demo(options.seed)
+    try:
+        demo(options.seed)
+    except KeyboardInterrupt:
+        print("fastltl: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of the output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

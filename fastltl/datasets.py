@@ -1,12 +1,14 @@
 """Environments that tasks are drawn from."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
 
 from fastltl.tasks import Task, TaskSet
-from fastltl.validation import Array
+from fastltl.validation import Array, check_count, check_generator, check_positive
 
 
 class Environment:
@@ -29,6 +31,7 @@ class Environment:
     def stream(self, n_samples: int) -> Iterator[Task]:
         """Draw tasks (X, y) of n_samples each, without end."""
         d, rank = self.subspace.shape
+        check_count(n_samples, "n_samples")
         while True:
             w = self.subspace @ _on_sphere(self._generator, 1, rank)[0]
             X = _on_sphere(self._generator, n_samples, d)
@@ -37,7 +40,7 @@ class Environment:
 
     def tasks(self, n_tasks: int, n_samples: int) -> TaskSet:
         """Draw n_tasks tasks of n_samples each."""
-        return TaskSet(islice(self.stream(n_samples), n_tasks))
+        return TaskSet(islice(self.stream(n_samples), check_count(n_tasks, "n_tasks")))
 
 
 def make_environment(
@@ -74,10 +77,14 @@ def make_environment(
     >>> environment.tasks(10, n_samples=25)
     TaskSet(10 tasks, 50 features, 250 samples)
     """
-    generator = np.random.default_rng(random_state)
-    rank = max(1, n_features // 2) if rank is None else rank
-    if not 1 <= rank <= n_features:
-        raise ValueError(f"rank must lie between 1 and n_features={n_features}, got {rank}.")
+    generator = check_generator(random_state)
+    n_features = check_count(n_features, "n_features")
+    rank = max(1, n_features // 2) if rank is None else check_count(rank, "rank")
+    if rank > n_features:
+        raise ValueError(f"rank must be at most n_features={n_features}, got {rank}.")
+    if noise != 0:
+        check_positive(noise, "noise", "a finite number from 0 up")
+    check_positive(signal, "signal")
     subspace = np.linalg.qr(generator.standard_normal((n_features, rank)))[0]
     return Environment(subspace, noise, signal, generator)
 

@@ -1,6 +1,9 @@
 """How well a representation serves tasks: train on one half of a task, measure on the other."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -72,10 +75,21 @@ def evaluate(
     >>> ltl.evaluate(1e6 * np.eye(5), *tasks.split_samples(0.5, random_state=0)).round(6)
     array([0., 0., 0.])
     """
-    D = check_representation(D, train.n_features)
     score = METRICS[check_choice(metric, "metric", tuple(METRICS))]
-    if list(train.labels) != list(test.labels) or train.n_features != test.n_features:
-        raise ValueError(f"test must hold the tasks of train in order, got {test} for {train}.")
+    for name, tasks in (("train", train), ("test", test)):
+        if not isinstance(tasks, TaskSet):
+            raise TypeError(f"{name} must be a TaskSet, got {type(tasks).__name__}.")
+    for ours, theirs in zip_longest(train.labels, test.labels, fillvalue="nothing"):
+        if ours != theirs:
+            raise ValueError(
+                f"test must hold the tasks of train in order, got {theirs!r} where train has "
+                f"{ours!r}."
+            )
+    if train.n_features != test.n_features:
+        raise ValueError(
+            f"test must have the {train.n_features} features of train, got {test.n_features}."
+        )
+    D = check_representation(D, train.n_features)
     scores = np.empty(len(train))
     with one_blas_thread():
         for i, ((X, y), (X_test, y_test)) in enumerate(zip(train, test, strict=True)):

@@ -35,6 +35,13 @@ def best_on_validation(
     return float(LAMS[best]), float(evaluate(representations[best], *test).mean())
 
 
+def compile_kernels() -> None:
+    """Run every kernel of the online learners once, so that none compiles within an experiment."""
+    X, y = np.ones((2, 3)), np.ones(2)
+    for geometry in ("euclidean", "entropic"):
+        OnlineLTL(geometry=geometry).partial_fit(X, y).adapt(X, y)
+
+
 def demo(
     n_features: int = 50,
     n_samples: int = 50,

@@ -1,5 +1,7 @@
 """What a representation does to one task: weights, loss, gradient; and how to project one."""
 
+from __future__ import annotations
+
 import numpy.typing as npt
 
 from fastltl import kernels

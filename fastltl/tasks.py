@@ -1,16 +1,18 @@
 """TaskSet: many small regression tasks of different sizes, packed into two flat arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils import check_random_state
 
 from fastltl.validation import (
     Array,
     as_floats,
     check_finite,
+    check_generator,
     check_matrix,
     check_positive,
     check_target,
@@ -85,13 +87,13 @@ class TaskSet:
             array.flags.writeable = False
 
     @classmethod
-    def _packed(cls, *arrays: Any) -> "TaskSet":
+    def _packed(cls, *arrays: Any) -> TaskSet:
         made = cls.__new__(cls)
         made._pack(*arrays)
         return made
 
     @classmethod
-    def from_groups(cls, X: npt.ArrayLike, y: npt.ArrayLike, groups: npt.ArrayLike) -> "TaskSet":
+    def from_groups(cls, X: npt.ArrayLike, y: npt.ArrayLike, groups: npt.ArrayLike) -> TaskSet:
         """Rows with the same group are a task; rows of a task need not be adjacent.
 
         Tasks come in the order in which their groups first appear, rows in the order given; the
@@ -106,16 +108,12 @@ class TaskSet:
         """
         X = check_matrix(X)
         y = check_target(y, len(X))
-        codes, labels = _codes(groups, len(X))
-        order = np.argsort(codes, kind="stable")
-        sizes = np.bincount(codes, minlength=len(labels))
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        return cls._packed(X[order], y[order], offsets, _objects(labels))
+        return cls._grouped(X, y, *_codes(groups, len(X), "groups"))
 
     @classmethod
     def from_frame(
         cls, df: Any, task: str, target: str, features: Sequence[str] | None = None
-    ) -> "TaskSet":
+    ) -> TaskSet:
         """Tasks from a table: one column names the task, one is the target, others the features.
 
         Parameters
@@ -136,19 +134,37 @@ class TaskSet:
         TaskSet(2 tasks, 1 features, 3 samples)
         """
         names = _column_names(df)
+        if isinstance(features, str):
+            raise ValueError(f"features must be a sequence of names, got the string {features!r}.")
         if features is None:
             features = [name for name in names if name not in (task, target)]
-        for argument, wanted in (("task", [task]), ("target", [target]), ("features", features)):
-            for name in wanted:
-                if name not in names:
-                    raise ValueError(
-                        f"{argument} must name a column of df ({', '.join(map(str, names))}), "
-                        f"got {name!r}."
-                    )
+        chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
+        for argument, name in chosen:
+            if names.count(name) != 1:
+                found = "several columns" if name in names else "no column"
+                raise ValueError(
+                    f"{argument} must name a column of df ({', '.join(map(str, names))}), "
+                    f"got {name!r}, which is {found}."
+                )
+        used = [name for _, name in chosen]
+        if len(set(used)) < len(used):
+            twice = next(name for name in used if used.count(name) > 1)
+            raise ValueError(f"task, target and features must differ, got {twice!r} twice.")
         if len(features) == 0:
             raise ValueError("features must name at least one column of df, got none.")
-        X = np.stack([_numeric_column(df, name) for name in features], axis=1)
-        return cls.from_groups(X, _numeric_column(df, target), np.asarray(df[task]))
+        y = _numeric_column(df, target)
+        X = np.stack([_numeric_column(df, name, len(y)) for name in features], axis=1)
+        codes, labels = _codes(df[task], len(y), f"column {task!r}")
+        return cls._grouped(check_matrix(X), y, codes, labels)
+
+    @classmethod
+    def _grouped(
+        cls, X: Array, y: Array, codes: npt.NDArray[np.int64], labels: list[Hashable]
+    ) -> TaskSet:
+        order = np.argsort(codes, kind="stable")
+        sizes = np.bincount(codes, minlength=len(labels))
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        return cls._packed(X[order], y[order], offsets, _objects(labels))
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -159,9 +175,9 @@ class TaskSet:
     @overload
     def __getitem__(self, which: int | np.integer) -> Task: ...
     @overload
-    def __getitem__(self, which: slice | npt.ArrayLike) -> "TaskSet": ...
+    def __getitem__(self, which: slice | npt.ArrayLike) -> TaskSet: ...
 
-    def __getitem__(self, which: Any) -> "Task | TaskSet":
+    def __getitem__(self, which: Any) -> Task | TaskSet:
         """A task for an integer; a TaskSet for a slice, a list of integers or a mask."""
         if isinstance(which, int | np.integer):
             i = range(len(self))[which]
@@ -204,15 +220,15 @@ class TaskSet:
     def split(
         self,
         fractions: Sequence[float],
-        random_state: int | np.random.RandomState | None = None,
-    ) -> "tuple[TaskSet, ...]":
+        random_state: int | np.random.Generator | None = None,
+    ) -> tuple[TaskSet, ...]:
         """Divide the tasks at random, each whole, into parts of the given fractions.
 
         Parameters
         ----------
         fractions : sequence of float
             Positive, with a sum of at most 1. What they leave over is in no part.
-        random_state : int, RandomState or None
+        random_state : int, Generator or None
             Seed of the shuffle.
 
         Examples
@@ -227,9 +243,10 @@ class TaskSet:
         fits = wanted.ndim == 1 and wanted.size > 0 and (wanted > 0).all()
         if not (fits and wanted.sum() <= 1 + 1e-9):
             raise ValueError(
-                f"fractions must be positive numbers with a sum of at most 1, got {fractions!r}."
+                "fractions must be a sequence of positive numbers with a sum of at most 1, got "
+                f"{fractions!r}."
             )
-        order = check_random_state(random_state).permutation(len(self))
+        order = check_generator(random_state).permutation(len(self))
         # Adding 1e-9 tasks before rounding makes 0.1 + 0.2 of ten tasks three, as written.
         ends = np.floor(np.cumsum(wanted) * len(self) + 0.5 + 1e-9).astype(int)
         starts = np.concatenate([[0], ends[:-1]])
@@ -241,8 +258,8 @@ class TaskSet:
         return tuple(self[order[i:j]] for i, j in zip(starts, ends, strict=True))
 
     def split_samples(
-        self, fraction: float, random_state: int | np.random.RandomState | None = None
-    ) -> "tuple[TaskSet, TaskSet]":
+        self, fraction: float, random_state: int | np.random.Generator | None = None
+    ) -> tuple[TaskSet, TaskSet]:
         """Divide the samples of every task at random: (train, test), with the same tasks in order.
 
         Each side gets at least one sample of each task, so every task needs two.
@@ -251,7 +268,7 @@ class TaskSet:
         ----------
         fraction : float
             Share of a task's samples that goes to train, between 0 and 1.
-        random_state : int, RandomState or None
+        random_state : int, Generator or None
             Seed of the shuffle.
 
         Examples
@@ -270,7 +287,7 @@ class TaskSet:
             raise ValueError(
                 f"split_samples needs at least 2 samples in every task, got 1 in task {label!r}."
             )
-        random = check_random_state(random_state)
+        random = check_generator(random_state)
         n_train = np.clip(np.floor(fraction * self.sizes + 0.5).astype(int), 1, self.sizes - 1)
         shuffled = [
             start + random.permutation(size)
@@ -281,7 +298,7 @@ class TaskSet:
             self._rows([rows[k:] for rows, k in zip(shuffled, n_train, strict=True)]),
         )
 
-    def _rows(self, rows: list[npt.NDArray[np.int64]]) -> "TaskSet":
+    def _rows(self, rows: list[npt.NDArray[np.int64]]) -> TaskSet:
         """The same tasks with these of their rows, in the order in which they stand here."""
         kept = _concatenated([np.sort(r) for r in rows])
         offsets = np.cumsum([0] + [len(r) for r in rows])
@@ -293,7 +310,10 @@ def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
     try:
         X, y = task
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a pair (X, y), got {type(task).__name__}.") from None
+        raise ValueError(
+            f"{name} must be a pair (X, y), got {type(task).__name__}; tasks are a list "
+            "[(X, y), ...]."
+        ) from None
     try:
         X = check_matrix(X, n_features, owner="the first task")
         return X, check_target(y, len(X))
@@ -313,23 +333,28 @@ def _concatenated(rows: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
 
 
-def _codes(groups: Any, n_samples: int) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
+def _codes(groups: Any, n_samples: int, name: str) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
     """Number the groups in order of first appearance: (number of each row, the groups)."""
     values = np.asarray(groups)
     if values.shape != (n_samples,):
         raise ValueError(
-            f"groups must have one entry for each of the {n_samples} rows of X, "
+            f"{name} must have one entry for each of the {n_samples} rows, "
             f"got shape {values.shape}."
         )
     numbers: dict[Hashable, int] = {}
     codes = [numbers.setdefault(group, len(numbers)) for group in values.tolist()]
     for group in numbers:
-        if group is None or group != group:  # a NaN differs from itself
+        if _is_missing(group):
             raise ValueError(
-                f"groups must name a task for every row, got {group!r} at row "
+                f"{name} must name a task for every row, got {group!r} at row "
                 f"{codes.index(numbers[group])}."
             )
     return np.array(codes, dtype=np.int64), list(numbers)
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether it is None, or a NaN, NaT or NA, none of which is plainly equal to itself."""
+    return value is None or (value == value) is not True
 
 
 def _column_names(df: Any) -> list[Any]:
@@ -347,12 +372,17 @@ def _column_names(df: Any) -> list[Any]:
     return list(names)
 
 
-def _numeric_column(df: Any, name: str) -> Array:
-    try:
-        column = as_floats(np.asarray(df[name]), f"column {name!r}")
-    except (TypeError, ValueError) as error:
+def _numeric_column(df: Any, name: str, length: int | None = None) -> Array:
+    values = np.asarray(df[name])
+    if values.dtype == object and any(isinstance(value, str) for value in values.flat):
+        values = values.astype(str)
+    if values.dtype.kind in "USmM":
         raise ValueError(
-            f"column {name!r} must be numeric: encode or leave out what is not ({error})"
-        ) from error
+            f"column {name!r} must be numeric, got {values.dtype}: encode it, or leave it out of "
+            "features."
+        )
+    column = as_floats(values, f"column {name!r}")
+    if length is not None and len(column) != length:
+        raise ValueError(f"column {name!r} must have {length} rows, got {len(column)}.")
     check_finite(column, f"column {name!r}")
     return column

@@ -1,6 +1,6 @@
 """Arguments at the boundary: an error names the argument, what was wanted and what came."""
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,10 +48,13 @@ def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
 
 def as_floats(array: npt.ArrayLike, name: str) -> Array:
     """A writable, C-contiguous float64 array of the same numbers, whatever its shape."""
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{name} must not be a masked array; fill or drop the masked values first.")
     if type(array) is _ndarray and array.dtype.kind in "fiub":  # spares a search of 0.1 ms
         return np.require(array, np.float64, ["C", "A", "W"])
+    wanted = f"{name} must be an array of real numbers"
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{wanted}, got a masked one: fill or drop the masked values first.")
+    if isinstance(array, np.ndarray) and array.dtype.kind in "USmM":
+        raise ValueError(f"{wanted}, got one of dtype {array.dtype}.")
     try:
         floats = check_array(
             array,
@@ -64,8 +67,10 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
             ensure_min_features=0,
             input_name=name,
         )
-    except ValueError as error:
-        raise ValueError(f"{name} must be an array of real numbers: {error}") from error
+    except (TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{wanted}, got {type(array).__name__} ({reason})") from error
     return np.require(floats, requirements=["C", "A", "W"])
 
 
@@ -131,9 +136,10 @@ def check_target(y: npt.ArrayLike | None, n_samples: int, owner: str = "a task")
 
 def check_symmetric(A: npt.ArrayLike, name: str) -> Array:
     """A finite symmetric matrix, made symmetric to the bit."""
-    A = check_matrix(A, name=name)
-    if A.shape[0] != A.shape[1]:
-        raise ValueError(f"{name} must be a square matrix, got shape {A.shape}.")
+    A = as_floats(A, name)
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or A.size == 0:
+        raise ValueError(f"{name} must be a square matrix, got an array of shape {A.shape}.")
+    check_finite(A, name)
     asymmetry = float(np.abs(A - A.T).max())
     if asymmetry > TOLERANCE * np.abs(A).max():
         raise ValueError(
@@ -163,6 +169,31 @@ def check_positive(value: Any, name: str, wanted: str = "a positive finite numbe
     if not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < np.inf:
         return float(value)
     raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+
+
+def check_count(value: Any, name: str) -> int:
+    """A whole number from 1 up."""
+    if not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1:
+        return int(value)
+    raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}.")
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """True or False."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise ValueError(f"{name} must be True or False, got {value!r}.")
+
+
+def check_generator(random_state: Any) -> np.random.Generator:
+    """A generator of random numbers from a seed, or the one given."""
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "random_state must be None, a whole number from 0 up or a numpy Generator, "
+            f"got {random_state!r}."
+        ) from error
 
 
 def check_lam(lam: Any) -> float:

@@ -1,6 +1,8 @@
 """The command line: the demonstration, and one line for each mistake."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -44,6 +46,30 @@ def test_demo_prints_the_table_and_a_progress_bar(capsys):
     rows = dict(re.findall(r"^(.+?) {2,}(?:\d+|-) .* ([+-]\d+\.\d)%$", out, flags=re.MULTILINE))
     assert float(rows["true subspace"]) < float(rows["online LTL"]) < -10
     assert abs(float(rows["online LTL, paper's step"])) < 5
+
+
+def test_an_interrupted_demo_ends_in_one_line(monkeypatch, capsys):
+    def interrupt(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiments, "demo", interrupt)
+    assert cli.main(["demo"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "fastltl: interrupted"
+
+
+@pytest.mark.slow
+def test_it_runs_as_a_module_and_survives_a_reader_that_leaves():
+    command = [sys.executable, "-m", "fastltl"]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"fastltl {fastltl.__version__}\n"
+    with subprocess.Popen(
+        [*command, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, err = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert "Traceback" not in err
 
 
 def test_demo_is_reproducible_and_measures_what_it_says():

@@ -38,7 +38,26 @@ def test_one_seed_gives_everything():
     assert ltl.datasets.make_environment(1).subspace.shape == (1, 1)
 
 
-@pytest.mark.parametrize("rank", [0, 7, -1])
-def test_a_bad_rank_is_named(rank):
-    with pytest.raises(ValueError, match="rank must lie between 1 and n_features=6"):
-        ltl.datasets.make_environment(6, rank=rank)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 0}, "rank must be a whole number from 1 up, got 0"),
+        ({"rank": 7}, "rank must be at most n_features=6, got 7"),
+        ({"n_features": 2.5}, "n_features must be a whole number from 1 up, got 2.5"),
+        ({"noise": -1}, "noise must be a finite number from 0 up, got -1"),
+        ({"noise": np.nan}, "noise must be"),
+        ({"signal": 0}, "signal must be a positive finite number, got 0"),
+        ({"random_state": -1}, "random_state must be None, a whole number from 0 up or a numpy"),
+    ],
+)
+def test_a_bad_argument_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ltl.datasets.make_environment(**({"n_features": 6} | arguments))
+
+
+def test_a_bad_number_of_tasks_is_named():
+    environment = ltl.datasets.make_environment(6)
+    with pytest.raises(ValueError, match="n_tasks must be a whole number from 1 up, got -3"):
+        environment.tasks(-3, 5)
+    with pytest.raises(ValueError, match="n_samples must be a whole number from 1 up, got 0"):
+        environment.tasks(3, 0)

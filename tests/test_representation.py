@@ -42,12 +42,26 @@ def test_they_compute_what_the_paper_says(function, n, d):
         ({"y": [np.inf]}, "y must hold finite numbers only, got inf at index 0"),
         ({"y": [1.0, 2.0]}, "y must have one value for each of the 1 rows of X, got 2 values"),
         ({"y": None}, "requires y"),
+        (
+            {"X": ltl.TaskSet([([[1.0, 2.0]], [1.0])])},
+            "X must be an array of real numbers, got TaskSet",
+        ),
+        ({"X": np.array([["1", "2"]])}, "X must be an array of real numbers, got one of dtype <U1"),
+        ({"X": [[1.0, 1e200]]}, "D, X and y must not be so large"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
 def test_a_bad_argument_is_named(function, change, message):
     arguments = {"D": np.eye(2), "X": [[1.0, 2.0]], "y": [1.0]} | change
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         function(**arguments)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_a_learner_is_not_its_representation(function):
+    with pytest.raises(TypeError, match="D must be an array of real numbers, got OnlineLTL"):
+        function(ltl.OnlineLTL(), [[1.0, 2.0]], [1.0])
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_lam_is_ignored_when_there_is_a_representation():
         ([[-1.0, 0.0], [0.0, -1.0]], "D must be positive semidefinite"),
         (np.eye(3), r"D must have a row for each of the 2 features, got shape \(3, 3\)"),
         (np.ones((2, 3)), "D must be a square matrix"),
-        (np.ones(2), "D must be a 2-D array"),
+        (np.ones(2), r"D must be a square matrix, got an array of shape \(2,\)"),
         ([[np.nan, 0.0], [0.0, 1.0]], "D must hold finite numbers only"),
         (np.array([["a", "b"], ["c", "d"]]), "D must be an array of real numbers"),
     ],
@@ -117,5 +117,7 @@ def test_data_frames_keep_their_feature_names():
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         learner.transform(X)
     assert np.array_equal(learner.iterate_, before)
-    model = learner.adapt(X, y)
-    assert model.predict(X).shape == (12,)
+    model = learner.adapt(df, y)
+    assert model.predict(df).shape == (12,)
+    with pytest.raises(ValueError, match="feature names should match"):
+        learner.adapt(df[["income", "age", "height"]], y)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -125,7 +126,7 @@ def test_from_groups_takes_rows_in_any_order():
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([1, 2], r"groups must have one entry for each of the 3 rows of X, got shape \(2,\)"),
+        ([1, 2], r"groups must have one entry for each of the 3 rows, got shape \(2,\)"),
         ([1.0, np.nan, 2.0], "groups must name a task for every row, got nan at row 1"),
         (np.array(["a", "b", None], dtype=object), "got None at row 2"),
         ([[1], [2], [3]], "groups must have one entry"),
@@ -157,7 +158,7 @@ class Interchanged:
         return SimpleNamespace(column_names=lambda: list(self._table))
 
 
-@pytest.mark.parametrize("frame", [dict, pd.DataFrame, pa.table, Interchanged])
+@pytest.mark.parametrize("frame", [dict, pd.DataFrame, pl.DataFrame, pa.table, Interchanged])
 def test_from_frame(frame):
     df = frame(TABLE)
     ts = ltl.TaskSet.from_frame(df, task="school", target="score")
@@ -189,13 +190,39 @@ def test_from_frame(frame):
             {},
             "column 'score' must hold finite numbers only, got inf at index 2",
         ),
-        ({"school": ["A", None, "A", "B"]}, {}, "groups must name a task for every row"),
+        ({"school": ["A", None, "A", "B"]}, {}, "column 'school' must name a task for every row"),
+        (
+            {"school": pd.array(["A", pd.NA, "A", "B"], dtype="string")},
+            {},
+            "column 'school' must name",
+        ),
+        (
+            {"age": pd.to_datetime(["2020-01-01"] * 4)},
+            {},
+            "column 'age' must be numeric, got datetime64",
+        ),
+        ({"age": ["7", "8", "9", "10"]}, {}, "column 'age' must be numeric"),
+        ({}, {"features": "age"}, "features must be a sequence of names, got the string 'age'"),
+        ({}, {"target": "school"}, "task, target and features must differ, got 'school' twice"),
+        (
+            {},
+            {"features": ["age", "score"]},
+            "task, target and features must differ, got 'score' twice",
+        ),
     ],
 )
 def test_a_bad_column_is_named(change, arguments, message):
     df = pd.DataFrame(TABLE | change)
     with pytest.raises(ValueError, match=message):
         ltl.TaskSet.from_frame(df, **({"task": "school", "target": "score"} | arguments))
+
+
+def test_a_name_that_stands_twice_and_a_column_too_short_are_named():
+    df = pd.DataFrame(TABLE).set_axis(["school", "score", "age", "age"], axis=1)
+    with pytest.raises(ValueError, match="got 'age', which is several columns"):
+        ltl.TaskSet.from_frame(df, task="school", target="score")
+    with pytest.raises(ValueError, match="column 'age' must have 4 rows, got 1"):
+        ltl.TaskSet.from_frame(TABLE | {"age": [1]}, task="school", target="score")
 
 
 def test_what_is_not_a_frame_is_refused():

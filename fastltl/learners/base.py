@@ -1,5 +1,7 @@
 """What every learner of a representation shares: tasks in, D out, and what D is good for."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -54,6 +56,7 @@ class RepresentationLearner(
         """
         D = self.D_
         check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_feature_names(X)
         return RepresentationRidge(D, fit_intercept=self.fit_intercept).fit(X, y)
 
     def transform(self, X: npt.ArrayLike) -> Array:

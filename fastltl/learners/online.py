@@ -1,5 +1,7 @@
 """OnlineLTL: learn a representation from tasks that come one after another and are not kept."""
 
+from __future__ import annotations
+
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +15,7 @@ from fastltl.threads import may_thread, one_blas_thread, steadily
 from fastltl.validation import (
     Array,
     check_choice,
+    check_flag,
     check_lam,
     check_matrix,
     check_positive,
@@ -115,14 +118,16 @@ class OnlineLTL(RepresentationLearner):
 
     ``OnlineLTL(geometry="euclidean", step="theory")`` is Algorithm 1 of Denevi, Ciliberto,
     Stamos and Pontil, from a feasible start (the paper's example I / lam is not: its trace is
-    d / lam). That step assumes gradients of norm 2. On real data they are orders of magnitude
-    smaller, D hardly moves, and the result is that of independent ridge regression, which is
-    why it is not the default.
+    d / lam). That step assumes gradients of norm 2. Where they are orders of magnitude smaller,
+    as on the paper's own data, D hardly moves and the result is that of independent ridge
+    regression, which is why it is not the default.
 
     Parameters
     ----------
     lam : float
-        Regularisation: the trace of D is at most 1 / lam.
+        Regularisation: the trace of D is at most 1 / lam. It has to be chosen, by the error on
+        validation tasks. (A trace of 1 / lam spread over d features is the ridge regression of
+        scikit-learn with alpha = n d lam.)
     geometry : {"entropic", "euclidean"}
         "entropic": follow the leader regularised by von Neumann entropy (matrix exponentiated
         gradient), D^(t+1) = exp(eta_t S_t) / (tr exp(eta_t S_t) + 1) / lam with S_t minus the
@@ -196,6 +201,10 @@ class OnlineLTL(RepresentationLearner):
         y : array-like of shape (n,), optional
         groups : array-like of shape (n,), optional
             Task of each row, which need not be adjacent. By default all rows are one task.
+
+        Returns
+        -------
+        self
         """
         tasks = self._tasks(X, y, groups)
         self._new_run(1)  # so that a bad parameter is not taken for a bad first task
@@ -223,6 +232,10 @@ class OnlineLTL(RepresentationLearner):
         ----------
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
+
+        Returns
+        -------
+        self
         """
         # The express lane: a small task as kernels want it, in the midst of a run. A task that
         # the kernel refuses has changed nothing, and meets its error below.
@@ -243,9 +256,15 @@ class OnlineLTL(RepresentationLearner):
         elif self._settings() == self._run_settings:
             self._learn(self._run, X, y)
         else:
+            names = ("lam", "geometry", "step", "step_scale", "fit_intercept")
+            changed = [
+                f"{name}={now!r} after {name}={then!r}"
+                for name, then, now in zip(names, self._run_settings, self._settings(), strict=True)
+                if now != then
+            ]
             raise ValueError(
-                "lam, geometry, step, step_scale and fit_intercept must stay as they were at the "
-                f"first task, {self._run_settings}, got {self._settings()}; fit starts over."
+                "parameters must stay as they were at the first task, got "
+                f"{', '.join(changed)}; fit starts over."
             )
         return self
 
@@ -267,6 +286,7 @@ class OnlineLTL(RepresentationLearner):
     def _new_run(self, d: int) -> _EuclideanRun | _EntropicRun:
         """A run at D^(1), with the parameters as they are now."""
         radius = check_lam(self.lam)
+        check_flag(self.fit_intercept, "fit_intercept")
         check_choice(self.averaging, "averaging", AVERAGINGS)
         geometry = check_choice(self.geometry, "geometry", tuple(_RUNS))
         return _RUNS[geometry](d, radius, self.step, self.step_scale)
@@ -288,6 +308,7 @@ class OnlineLTL(RepresentationLearner):
 
     @property
     def D_(self) -> Array:
+        """The learned representation; a copy, which later tasks do not change."""
         run = self._fitted_run()
         if check_choice(self.averaging, "averaging", AVERAGINGS) == "last":
             return run.iterate.copy()
@@ -296,16 +317,20 @@ class OnlineLTL(RepresentationLearner):
 
     @property
     def iterate_(self) -> Array:
+        """D^(T+1), chosen for the next task; a copy."""
         return self._fitted_run().iterate.copy()
 
     @property
     def n_tasks_seen_(self) -> int:
+        """T, the number of tasks learned from."""
         return int(self._fitted_run().record[0]["n_tasks"])
 
     @property
     def cumulative_loss_(self) -> float:
+        """Sum over tasks of L_t(D^(t)), the training error with what was known before the task."""
         return float(self._fitted_run().record[0]["loss"])
 
     @property
     def regret_bound_(self) -> float:
+        """What cumulative_loss_ / T exceeds the loss of the best fixed D by, at the most."""
         return self._fitted_run().regret_bound()

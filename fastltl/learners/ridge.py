@@ -1,5 +1,7 @@
 """RepresentationRidge: ridge regression on one task, shaped by a representation."""
 
+from __future__ import annotations
+
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +14,7 @@ from fastltl.threads import steadily
 from fastltl.validation import (
     Array,
     check_computed,
+    check_flag,
     check_lam,
     check_matrix,
     check_representation,
@@ -72,6 +75,7 @@ class RepresentationRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         y : array-like of shape (n,)
         """
         owner = type(self).__name__
+        check_flag(self.fit_intercept, "fit_intercept")
         data = check_matrix(X, owner=owner)
         target = check_target(y, len(data), owner=owner)
         d = data.shape[1]
