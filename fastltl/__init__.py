@@ -18,13 +18,14 @@ _HOMES = {
     "task_gradient": "representation",
     "task_loss": "representation",
 }
-_MODULES = ("datasets", "reference")
+_MODULES = ("bounds", "datasets", "reference")
 
 __all__ = [
     "OnlineLTL",
     "RepresentationRidge",
     "TaskSet",
     "__version__",
+    "bounds",
     "datasets",
     "evaluate",
     "project",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fastltl import datasets, reference
+    from fastltl import bounds, datasets, reference
     from fastltl.evaluation import evaluate
     from fastltl.learners.online import OnlineLTL
     from fastltl.learners.ridge import RepresentationRidge

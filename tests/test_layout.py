@@ -21,6 +21,7 @@ ORDER = [
     "validation",
     "representation",
     "tasks",
+    "bounds",
     "evaluation",
     "learners.ridge",
     "learners.base",

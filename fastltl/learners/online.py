@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import NotFittedError
 
-from fastltl import kernels
+from fastltl import bounds, kernels
 from fastltl.learners.base import RepresentationLearner
 from fastltl.tasks import check_task
 from fastltl.threads import may_thread, one_blas_thread, steadily
@@ -65,14 +65,12 @@ class _EuclideanRun(_Run):
         )
 
     def regret_bound(self) -> float:
-        """(radius^2 / gamma_T + sum gamma_t ||G_t||_F^2 / 2) / T, since the steps never grow.
-
-        The feasible set has squared diameter 2 radius^2.
-        """
         run = self.record[0]
         if run["step"] == 0.0:  # every gradient was zero, so every iterate was optimal
             return 0.0
-        return float((run["radius"] ** 2 / run["step"] + run["step_cost"] / 2) / run["n_tasks"])
+        return bounds.gradient_descent_regret(
+            run["radius"], run["step"], run["step_cost"], run["n_tasks"]
+        )
 
 
 class _EntropicRun(_Run):
@@ -91,15 +89,10 @@ class _EntropicRun(_Run):
         )
 
     def regret_bound(self) -> float:
-        """radius ((1/c + 2.75 c) sqrt(log(d + 1) sum ||G_t||^2) + 7 max ||G_t||) / T.
-
-        Operator norms. Orabona and Pal's bound for scale-free FTRL (SOLO FTRL), on density
-        matrices of size d + 1: the entropy is 1-strongly convex in trace norm, its range is
-        log(d + 1), and the set's diameter is 2.
-        """
-        run = self.record[0]
-        spread = (1 / self.c**2 + 2.75) * run["scale"] * run["norm"]
-        return float(run["radius"] * (spread + 7 * run["largest"]) / run["n_tasks"])
+        run, d = self.record[0], len(self.iterate)
+        return bounds.entropic_regret(
+            run["radius"], run["norm"], run["largest"], run["n_tasks"], d, self.c
+        )
 
 
 _RUNS: dict[str, type[_EuclideanRun] | type[_EntropicRun]] = {

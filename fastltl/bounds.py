@@ -1,0 +1,208 @@
+"""The theorems as functions: what the paper proves, and what holds for the adaptive steps.
+
+The paper's bounds assume inputs in the unit ball, targets in [0, 1] and the square loss; with
+radius 1 / lam they speak of representations D that are PSD with tr D <= 1 / lam. The adaptive
+regret bounds assume nothing. `input_norm` is the operator norm of the covariance of the inputs,
+`delta` the probability with which a bound may fail.
+
+They are proved, not sharp: on real data they show how things scale, seldom how large they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastltl.tasks import TaskSet
+from fastltl.validation import check_choice, check_count, check_lam, check_positive
+
+
+def _check_delta(delta: float) -> float:
+    if check_positive(delta, "delta", "a number in (0, 1]") > 1:
+        raise ValueError(f"delta must be a number in (0, 1], got {delta!r}.")
+    return delta
+
+
+def input_covariance_norm(tasks: TaskSet) -> float:
+    """Estimate ||C||_inf, the largest eigenvalue of the mean over tasks of X'X / n.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> tasks = ltl.datasets.make_environment(n_features=10, random_state=0).tasks(500, 20)
+    >>> round(ltl.bounds.input_covariance_norm(tasks), 2)  # 1 / d on the sphere
+    0.11
+    """
+    mean = sum(X.T @ X / len(X) for X, _ in tasks) / len(tasks)
+    return float(np.linalg.norm(mean, 2))
+
+
+def online_regret(lam: float, T: int) -> float:
+    """Lemma (regret of Algorithm 1): R_T <= 4 sqrt(2) / (lam sqrt(T)).
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> round(ltl.bounds.online_regret(lam=1.0, T=32), 12)
+    1.0
+    """
+    return float(4 * np.sqrt(2 / check_count(T, "T")) * check_lam(lam))
+
+
+def gradient_descent_regret(radius: float, last_step: float, step_cost: float, T: int) -> float:
+    """(radius^2 / gamma_T + sum gamma_t ||G_t||_F^2 / 2) / T, for steps gamma_t that never grow.
+
+    Projected gradient descent, of any such steps, on a set of squared diameter 2 radius^2;
+    `step_cost` is the sum.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> ltl.bounds.gradient_descent_regret(radius=2.0, last_step=0.5, step_cost=4.0, T=100)
+    0.1
+    """
+    return float((radius**2 / last_step + step_cost / 2) / T)
+
+
+def entropic_regret(
+    radius: float, norm: float, largest_norm: float, T: int, d: int, step_scale: float
+) -> float:
+    """radius ((1/c + 2.75 c) sqrt(log(d + 1) sum ||G_t||^2) + 7 max ||G_t||) / T, operator norms.
+
+    Orabona and Pal's bound for scale-free FTRL (SOLO FTRL), on density matrices of size d + 1:
+    the entropy is 1-strongly convex in trace norm, its range is log(d + 1), and the set's
+    diameter is 2. `norm` is the square root of the sum, `step_scale` is c.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> round(ltl.bounds.entropic_regret(1.0, 2.0, 0.5, T=100, d=50, step_scale=2.0), 4)
+    0.2729
+    """
+    spread = (1 / step_scale + 2.75 * step_scale) * np.sqrt(np.log(d + 1)) * norm
+    return float(radius * (spread + 7 * largest_norm) / T)
+
+
+def adaptive_regret(
+    lam: float,
+    squared_norms_sum: float,
+    T: int,
+    geometry: str,
+    d: int,
+    step_scale: float | None = None,
+    largest_norm: float | None = None,
+) -> float:
+    """Regret of the adaptive steps, from the gradients G_1, ..., G_T that were met.
+
+    euclidean: (1/c + c) sqrt(sum ||G_t||_F^2) / (lam T). entropic: see `entropic_regret`.
+
+    Parameters
+    ----------
+    lam : float
+    squared_norms_sum : float
+        Sum of the squared norms, Frobenius or operator by geometry.
+    T : int
+        Number of tasks.
+    geometry : {"euclidean", "entropic"}
+    d : int
+        Number of features.
+    step_scale : float, optional
+        c, by default 1 (euclidean) and 2 (entropic).
+    largest_norm : float, optional
+        max ||G_t||, by default the most that the sum allows. Entropic only.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> ltl.bounds.adaptive_regret(1.0, squared_norms_sum=4 * 64, T=64, geometry="euclidean", d=5)
+    0.5
+    """
+    T, d, radius = check_count(T, "T"), check_count(d, "d"), check_lam(lam)
+    if squared_norms_sum != 0:
+        check_positive(squared_norms_sum, "squared_norms_sum", "a finite number from 0 up")
+    norm = float(np.sqrt(squared_norms_sum))
+    entropic = check_choice(geometry, "geometry", ("euclidean", "entropic")) == "entropic"
+    c = 1.0 + entropic if step_scale is None else check_positive(step_scale, "step_scale")
+    if not entropic:
+        return float((1 / c + c) * norm * radius / T)
+    return entropic_regret(radius, norm, norm if largest_norm is None else largest_norm, T, d, c)
+
+
+def uniform_generalization(lam: float, n: int, input_norm: float) -> float:
+    """Proposition: sup_D |E(D) - E_hat(D)| <= 2 sqrt(2 pi ||C|| / n) (1 + sqrt(lam)) / lam.
+
+    The most that training error can differ from error on fresh samples, over all D.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> round(ltl.bounds.uniform_generalization(lam=1.0, n=1600, input_norm=0.01), 4)
+    0.0251
+    """
+    root = np.sqrt(2 * np.pi * check_positive(input_norm, "input_norm") / check_count(n, "n"))
+    return float(2 * root * (1 + np.sqrt(lam)) * check_lam(lam))
+
+
+def multitask_generalization(lam: float, T: int, delta: float) -> float:
+    """Proposition: sup_D |E_hat(D) - E_Z(D)| <= 2 sqrt(2 pi / T) / lam + sqrt(log(1/delta) / (2T)).
+
+    The most that the mean training error over T tasks can differ from that over the
+    environment, over all D.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> round(ltl.bounds.multitask_generalization(lam=10.0, T=1000, delta=0.05), 4)
+    0.0546
+    """
+    T = check_count(T, "T")
+    confidence = np.sqrt(np.log(1 / _check_delta(delta)) / (2 * T))
+    return float(2 * np.sqrt(2 * np.pi / T) * check_lam(lam) + confidence)
+
+
+def online_excess_future_risk(lam: float, T: int, delta: float) -> float:
+    """Proposition: E_hat(mean D) - min E_hat <= 4 sqrt(2 / T) / lam + sqrt(8 log(2/delta) / T).
+
+    What Algorithm 1 pays in training error on future tasks for having seen T tasks only.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> round(ltl.bounds.online_excess_future_risk(lam=10.0, T=1000, delta=0.05), 4)
+    0.1897
+    """
+    confidence = np.sqrt(8 * np.log(2 / _check_delta(delta)) / check_count(T, "T"))
+    return online_regret(lam, T) + float(confidence)
+
+
+def online_excess_risk(lam: float, n: int, T: int, delta: float, input_norm: float) -> float:
+    """Theorem (online LTL): E(mean D) - min E, of Algorithm 1 after T tasks of n samples.
+
+    At most 4 sqrt(2 pi ||C|| / n) (1 + sqrt(lam)) / lam + 4 sqrt(2 / T) / lam
+    + sqrt(8 log(2/delta) / T).
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> round(ltl.bounds.online_excess_risk(10.0, n=1600, T=1000, delta=0.05, input_norm=0.01), 4)
+    0.2001
+    """
+    generalization = 2 * uniform_generalization(lam, n, input_norm)
+    return generalization + online_excess_future_risk(lam, T, delta)
+
+
+def batch_excess_risk(lam: float, n: int, T: int, delta: float, input_norm: float) -> float:
+    """Theorem (batch LTL): E(D_hat) - min E, of the minimiser over T tasks of n samples.
+
+    At most 4 sqrt(2 pi ||C|| / n) (1 + sqrt(lam)) / lam + 2 sqrt(2 pi / T) / lam
+    + sqrt(2 log(2/delta) / T).
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> round(ltl.bounds.batch_excess_risk(10.0, n=1600, T=1000, delta=0.05, input_norm=0.01), 4)
+    0.1122
+    """
+    T = check_count(T, "T")
+    between_tasks = 2 * np.sqrt(2 * np.pi / T) * check_lam(lam)
+    confidence = np.sqrt(2 * np.log(2 / _check_delta(delta)) / T)
+    return 2 * uniform_generalization(lam, n, input_norm) + float(between_tasks + confidence)
