@@ -27,7 +27,7 @@ RULE_IDS = ["-".join(map(str, rule.values())) for rule in RULES]
 def allowed_error(tasks, lam):
     """1e-10, or what the condition of M allows: M <= (1 + |X|^2 / (lam n)) n I for feasible D."""
     condition = 1 + max(np.linalg.norm(X, 2) ** 2 / len(X) for X, _ in tasks) / lam
-    return max(1e-10, 10 * EPS * condition)
+    return max(1e-10, 30 * EPS * condition)
 
 
 def assert_equals_reference(tasks, lam, rule):
