@@ -410,6 +410,16 @@ def entropic_step(iterate, dual, vectors, values, record, a, b, eta):
 
 
 @compiled
+def enter_task(iterate, total, record, loss, norm, norms):
+    """Count a task that was met with `iterate`. `total` and `record` are modified in place."""
+    total += iterate
+    record[0]["n_tasks"] += 1
+    record[0]["loss"] += loss
+    record[0]["norm"] = norms
+    record[0]["largest"] = max(record[0]["largest"], norm)
+
+
+@compiled
 def learn_euclidean(iterate, total, vectors, values, record, X, y):
     """Take one task: pay its loss at D, then step with gamma = scale / clock.
 
@@ -429,11 +439,7 @@ def learn_euclidean(iterate, total, vectors, values, record, X, y):
     step_cost = record[0]["step_cost"] + gamma * norm * norm
     if not np.isfinite(record[0]["loss"] + loss + norms + step_cost):
         return False
-    total += iterate
-    record[0]["n_tasks"] = t
-    record[0]["loss"] += loss
-    record[0]["norm"] = norms
-    record[0]["largest"] = max(record[0]["largest"], norm)
+    enter_task(iterate, total, record, loss, norm, norms)
     record[0]["step"] = gamma
     record[0]["step_cost"] = step_cost
     if norm > 0.0:
@@ -457,11 +463,7 @@ def learn_entropic(iterate, total, dual, vectors, values, record, X, y):
     # No entry of S can exceed sum ||G_s|| <= t * norms.
     if not np.isfinite(record[0]["loss"] + loss + t * norms):
         return False
-    total += iterate
-    record[0]["n_tasks"] = t
-    record[0]["loss"] += loss
-    record[0]["norm"] = norms
-    record[0]["largest"] = max(record[0]["largest"], norm)
+    enter_task(iterate, total, record, loss, norm, norms)
     if norm > 0.0:
         eta = record[0]["scale"] / norms
         entropic_step(iterate, dual, vectors, values, record, a, b, eta)
