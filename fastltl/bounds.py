@@ -124,7 +124,8 @@ def adaptive_regret(
     c = 1.0 + entropic if step_scale is None else check_positive(step_scale, "step_scale")
     if not entropic:
         return float((1 / c + c) * norm * radius / T)
-    return entropic_regret(radius, norm, norm if largest_norm is None else largest_norm, T, d, c)
+    largest = norm if largest_norm is None else check_positive(largest_norm, "largest_norm")
+    return entropic_regret(radius, norm, largest, T, d, c)
 
 
 def uniform_generalization(lam: float, n: int, input_norm: float) -> float:
@@ -138,8 +139,9 @@ def uniform_generalization(lam: float, n: int, input_norm: float) -> float:
     >>> round(ltl.bounds.uniform_generalization(lam=1.0, n=1600, input_norm=0.01), 4)
     0.0251
     """
+    radius = check_lam(lam)
     root = np.sqrt(2 * np.pi * check_positive(input_norm, "input_norm") / check_count(n, "n"))
-    return float(2 * root * (1 + np.sqrt(lam)) * check_lam(lam))
+    return float(2 * root * (1 + np.sqrt(lam)) * radius)
 
 
 def multitask_generalization(lam: float, T: int, delta: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +58,8 @@ def evaluate(
     train, test : TaskSet
         The same tasks in the same order, as `TaskSet.split_samples` makes them.
     metric : {"mse", "explained_variance", "r2"}
-        As scikit-learn defines them, of each task on its own, as fractions.
+        As scikit-learn defines them, of each task on its own, as fractions. Targets that do not
+        vary, as those of a single sample, give 1 if they are predicted exactly and else 0.
     fit_intercept : bool
         Whether to centre the training half of each task and fit an intercept.
 
@@ -79,8 +79,10 @@ def evaluate(
     for name, tasks in (("train", train), ("test", test)):
         if not isinstance(tasks, TaskSet):
             raise TypeError(f"{name} must be a TaskSet, got {type(tasks).__name__}.")
-    for ours, theirs in zip_longest(train.labels, test.labels, fillvalue="nothing"):
-        if ours != theirs:
+    if len(train) != len(test):
+        raise ValueError(f"test must hold the {len(train)} tasks of train, got {len(test)}.")
+    for ours, theirs in zip(train.labels, test.labels, strict=True):
+        if ours is not theirs and ours != theirs:
             raise ValueError(
                 f"test must hold the tasks of train in order, got {theirs!r} where train has "
                 f"{ours!r}."

@@ -2,8 +2,8 @@
 
 All kernels live in this one file because Numba's cache watches a function's own file only.
 Arrays are float64 and C-contiguous, and matrices D, Q and S are symmetric; `fastltl.validation`
-sees to that at the boundary. `fastltl.reference` has a plain-NumPy twin of each kernel that
-stands under "Mathematics" below.
+sees to that at the boundary. `fastltl.reference` has a plain-NumPy twin, of the same name and
+signature, of each kernel that is a formula of its own.
 
 Notation, for a task (X, y) of n samples in R^d and a representation D::
 
@@ -99,13 +99,14 @@ def compress(X, y):
     """Replace a task of n > d samples by one of d that has the same M^-1, a and b.
 
     With X = QR and z = Q'y, returns R, z and |y - Qz|^2, the part of y no weights can reach.
-    It is cheaper, and keeps the digits that the n x n form of M loses. Other tasks, and those
-    with values that are not finite, stay as they are.
+    It is cheaper, and keeps the digits that the n x n form of M loses. Other tasks stay
+    as they are; values that are not finite give NaN.
     """
     if X.shape[0] <= X.shape[1]:
         return X, y, 0.0
     if not all_finite(X):
-        return X, y, np.nan
+        d = X.shape[1]
+        return np.full((d, d), np.nan), np.full(d, np.nan), np.nan
     Q, R = np.linalg.qr(X)
     z = np.dot(np.ascontiguousarray(Q.T), y)
     misfit = y - np.dot(np.ascontiguousarray(Q), z)

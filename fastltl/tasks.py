@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -120,7 +121,7 @@ class TaskSet:
         ----------
         df : data frame
             Anything whose columns have names and can be taken by name: pandas, polars, pyarrow,
-            a dict of arrays.
+            a dict of arrays; or, if pyarrow is installed, anything with ``__dataframe__``.
         task, target : str
             Columns that hold the task of each row and its target.
         features : sequence of str, optional
@@ -133,11 +134,14 @@ class TaskSet:
         >>> ltl.TaskSet.from_frame(df, task="school", target="score")
         TaskSet(2 tasks, 1 features, 3 samples)
         """
+        if hasattr(df, "__dataframe__") and not hasattr(df, "__getitem__"):
+            df = _from_interchange(df)
         names = _column_names(df)
         if isinstance(features, str):
             raise ValueError(f"features must be a sequence of names, got the string {features!r}.")
         if features is None:
             features = [name for name in names if name not in (task, target)]
+        features = list(features)
         chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
         for argument, name in chosen:
             if names.count(name) != 1:
@@ -179,11 +183,19 @@ class TaskSet:
 
     def __getitem__(self, which: Any) -> Task | TaskSet:
         """A task for an integer; a TaskSet for a slice, a list of integers or a mask."""
-        if isinstance(which, int | np.integer):
-            i = range(len(self))[which]
+        try:
+            i = range(len(self))[operator.index(which)]
+        except TypeError:
+            pass  # not an integer
+        else:
             rows = slice(self._offsets[i], self._offsets[i + 1])
             return self._X[rows], self._y[rows]
         chosen = np.arange(len(self))[which]
+        if chosen.ndim != 1:
+            raise IndexError(
+                "tasks are taken by an integer, a slice, a list of integers or a mask, "
+                f"got {which!r}."
+            )
         if isinstance(which, slice) and which.step in (None, 1):
             offsets = self._offsets[which.indices(len(self))[0] :][: len(chosen) + 1]
             rows = slice(offsets[0], offsets[-1])
@@ -335,7 +347,10 @@ def _concatenated(rows: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 
 def _codes(groups: Any, n_samples: int, name: str) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
     """Number the groups in order of first appearance: (number of each row, the groups)."""
-    values = np.asarray(groups)
+    # NumPy would make strings of all the entries of a list with both numbers and strings.
+    values = _objects(groups) if isinstance(groups, list | tuple) else np.asarray(groups)
+    if np.ma.is_masked(groups):
+        raise ValueError(f"{name} must name a task for every row, got masked entries.")
     if values.shape != (n_samples,):
         raise ValueError(
             f"{name} must have one entry for each of the {n_samples} rows, "
@@ -353,8 +368,23 @@ def _codes(groups: Any, n_samples: int, name: str) -> tuple[npt.NDArray[np.int64
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether it is None, or a NaN, NaT or NA, none of which is plainly equal to itself."""
-    return value is None or (value == value) is not True
+    """Whether it is None, or a NaN, NaT or NA, none of which says that it equals itself."""
+    try:
+        return value is None or not bool(value == value)
+    except (TypeError, ValueError):
+        return True
+
+
+def _from_interchange(df: Any) -> Any:
+    """A pyarrow table of a data frame that shows itself through the interchange protocol only."""
+    try:
+        from pyarrow.interchange import from_dataframe
+    except ImportError as error:
+        raise TypeError(
+            "df must have columns that can be taken by name, or pyarrow must be installed "
+            f"(pip install 'fastltl[parquet]'), got {type(df).__name__} without it."
+        ) from error
+    return from_dataframe(df)
 
 
 def _column_names(df: Any) -> list[Any]:
@@ -365,8 +395,6 @@ def _column_names(df: Any) -> list[Any]:
         names = df.columns
     elif hasattr(df, "keys"):
         names = df.keys()
-    elif hasattr(df, "__dataframe__"):
-        names = df.__dataframe__().column_names()
     else:
         raise TypeError(f"df must be a data frame with named columns, got {type(df).__name__}.")
     return list(names)

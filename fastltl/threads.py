@@ -61,9 +61,16 @@ class _Hold:
             if self._holders == 0:
                 _set_threads(_libraries()[0], self._before)
 
-    def forget_parent(self) -> None:
-        """In a forked child the other holders' threads are gone, and so is who had the lock."""
-        self._lock = threading.Lock()
+    def before_fork(self) -> None:
+        """Let nobody be halfway in or out while the process forks."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """The holders' threads are gone: give back what they held."""
+        self._lock.release()
         if self._holders:
             self._holders = 0
             _set_threads(_libraries()[0], self._before)
@@ -71,7 +78,11 @@ class _Hold:
 
 _hold = _Hold()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hold.forget_parent)
+    os.register_at_fork(
+        before=_hold.before_fork,
+        after_in_parent=_hold.after_fork_in_parent,
+        after_in_child=_hold.after_fork_in_child,
+    )
 
 
 @contextmanager

@@ -125,6 +125,8 @@ def check_target(y: npt.ArrayLike | None, n_samples: int, owner: str = "a task")
     """A finite vector with one value per sample."""
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+    if isinstance(y, np.ma.MaskedArray):  # whose mask column_or_1d would drop
+        as_floats(y, "y")
     v: Array = y if is_ready(y) and np.ndim(y) == 1 else as_floats(column_or_1d(y, warn=True), "y")  # type: ignore[assignment]
     if len(v) != n_samples:
         raise ValueError(

@@ -50,9 +50,9 @@ def test_bad_arguments_are_named(halves):
         ltl.evaluate(np.eye(3), train, test, metric="mae")
     with pytest.raises(ValueError, match="D must have a row for each of the 3 features"):
         ltl.evaluate(np.eye(2), train, test)
-    with pytest.raises(ValueError, match="in order, got 1 where train has 0"):
-        ltl.evaluate(np.eye(3), train, test[1:])
-    with pytest.raises(ValueError, match="in order, got 'nothing' where train has 4"):
+    with pytest.raises(ValueError, match="in order, got 4 where train has 0"):
+        ltl.evaluate(np.eye(3), train, test[::-1])
+    with pytest.raises(ValueError, match="test must hold the 5 tasks of train, got 4"):
         ltl.evaluate(np.eye(3), train, test[:4])
     with pytest.raises(TypeError, match="train must be a TaskSet, got list"):
         ltl.evaluate(np.eye(3), list(train), test)

@@ -70,7 +70,8 @@ def test_kernels_of_one_task_agree_with_their_twins(X, y, lam):
         allowed = condition(D, X)
         for name in ("ridge_weights", "task_loss", "task_gradient"):
             if deficient and name == "task_gradient":
-                # Inputs that an eps would make independent: a moves by eps cond, b by its square.
+                # What no weights can reach of y dominates u and v, and its rounding shows in
+                # a = X'u times cond(M), in b = n X'v times the square.
                 allowed = allowed**2
             fast = getattr(kernels, name)(D, X, y)
             plain = getattr(reference, name)(D, X, y)

@@ -39,6 +39,7 @@ def module_name(path):
 def imported(path):
     """Modules of the package that a file imports, at any depth."""
     for node in ast.walk(ast.parse(path.read_text())):
+        assert not (isinstance(node, ast.ImportFrom) and node.level), "imports are absolute"
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fastltl"):
             base = node.module.removeprefix("fastltl").removeprefix(".")
             for alias in node.names:
@@ -83,9 +84,8 @@ def test_importing_loads_neither_numba_nor_scikit_learn():
     assert not {"numba", "sklearn", "scipy", "tqdm", "pandas"} & set(ast.literal_eval(loaded))
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/proc/self"), reason="needs /proc")
 def test_kernels_run_where_no_cache_can_be_written():
-    """/proc takes no new file from anybody, root included, so Numba finds no place there."""
+    """Numba asks its locators for a writable place; with none left it finds none."""
     if numba.config.DISABLE_JIT:
         pytest.skip("with the JIT off there is no cache")
     code = (

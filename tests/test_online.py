@@ -1,5 +1,6 @@
 """OnlineLTL against a plain loop of the reference, and against its own promises."""
 
+import copy
 import pickle
 from itertools import product
 
@@ -321,26 +322,38 @@ def test_regret_stays_below_its_bound(rule, lam):
     assert all(bound > 0 for bound in bounds)
 
 
-def test_regret_bounds_are_the_formulas():
-    tasks, lam, c = ragged_tasks(0, 20, 5, (2, 6)), 0.3, 1.4
-    entropic = ltl.OnlineLTL(lam, step_scale=c).fit(tasks)
-    euclidean = ltl.OnlineLTL(lam, geometry="euclidean", step_scale=c).fit(tasks)
+@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+def test_regret_bounds_are_the_formulas(rule):
+    tasks, lam = ragged_tasks(0, 20, 5, (2, 6)), 0.3
+    learner = ltl.OnlineLTL(lam, **rule).fit(tasks)
+    entropic = rule["geometry"] == "entropic"
+    D, norms = np.eye(5) / (lam * (6 if entropic else 5)), []
+    iterates = reference.online_iterates(tasks, lam, **rule)
+    for (X, y), (_, following) in zip(tasks, iterates, strict=True):
+        norms.append(np.linalg.norm(reference.task_gradient(D, X, y), 2 if entropic else "fro"))
+        D = following
+    norms, t = np.array(norms), np.arange(1, 21)
+    if entropic:
+        c = rule.get("step_scale", 2.0)
+        spread = (1 / c + 2.75 * c) * np.sqrt(np.log(6) * np.sum(norms**2))
+        expected = (spread + 7 * norms.max()) / lam / 20
+    else:
+        gammas = {
+            "adaptive": rule.get("step_scale", 1.0) / lam / np.sqrt(np.cumsum(norms**2)),
+            "theory": 1 / (lam * np.sqrt(2 * t)),
+            0.7: 0.7 / np.sqrt(t),
+        }[rule["step"]]
+        expected = (1 / lam**2 / gammas[-1] + np.sum(gammas * norms**2) / 2) / 20
+    assert learner.regret_bound_ == pytest.approx(expected)
 
-    def gradients(geometry):
-        D = np.eye(5) / (lam * (6 if geometry == "entropic" else 5))
-        runs = reference.online_iterates(tasks, lam, geometry, step_scale=c)
-        for (X, y), (_, following) in zip(tasks, runs, strict=True):
-            yield reference.task_gradient(D, X, y)
-            D = following
 
-    norms = np.array([np.linalg.norm(G, 2) for G in gradients("entropic")])
-    spread = (1 / c + 2.75 * c) * np.sqrt(np.log(6) * np.sum(norms**2))
-    assert entropic.regret_bound_ == pytest.approx((spread + 7 * norms.max()) / lam / 20)
-
-    norms = np.array([np.linalg.norm(G) for G in gradients("euclidean")])
-    gammas = c / lam / np.sqrt(np.cumsum(norms**2))
-    expected = (1 / lam**2 / gammas[-1] + np.sum(gammas * norms**2) / 2) / 20
-    assert euclidean.regret_bound_ == pytest.approx(expected)
+def test_a_copy_learns_on_its_own():
+    tasks = ragged_tasks(0, 6, 4, (2, 5))
+    learner = ltl.OnlineLTL().fit(tasks)
+    before = learner.iterate_
+    assert copy.copy(learner).partial_fit(*tasks[0]).n_tasks_seen_ == 7
+    assert learner.n_tasks_seen_ == 6
+    assert np.array_equal(learner.iterate_, before)
 
 
 def test_without_signal_nothing_moves():
@@ -429,11 +442,16 @@ BAD_TASKS = {
         [1.0],
         "X must be an array of real numbers, got a masked one",
     ),
+    "masked y": (
+        [[1.0, 1.0], [0, 0]],
+        np.ma.masked_equal([1.0, 2.0], 2.0),
+        "y must be .* got a masked",
+    ),
     "too large": ([[1e200, 1e200]], [1.0], r"X and y must not be so large .* up to 1e\+200 in X"),
     "too large y": ([[1.0, 1.0]], [1e200], r"X and y must not be so large .* 1e\+200 in y"),
 }
 
-NO_FLOATS = ("text", "complex", "masked", "no target")
+NO_FLOATS = ("text", "complex", "masked", "masked y", "no target")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
@@ -505,6 +523,10 @@ def test_a_bad_task_among_many_is_named_and_the_old_fit_stays():
         (
             {"geometry": "euclidean", "step": "fast"},
             "step must be 'adaptive', 'theory' or a positive",
+        ),
+        (
+            {"geometry": "euclidean", "step": np.array([1.0, 2.0])},
+            "step must be 'adaptive', 'theory'",
         ),
         ({"geometry": "euclidean", "step": -1}, "step must be 'adaptive', 'theory' or a positive"),
         ({"geometry": "euclidean", "step": "theory", "step_scale": 1.0}, "step_scale goes with"),

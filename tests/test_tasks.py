@@ -1,7 +1,6 @@
 """TaskSet: every sentence of its documentation."""
 
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -37,6 +36,10 @@ def test_it_is_a_sequence_of_tasks(ts):
     assert [len(y) for _, y in ts] == [4, 1, 7, 2, 5]
     assert same([ts[-1]], [ts[4]])
     assert same([ts[np.int64(1)]], [ts[1]])
+    assert same([ts[np.array(1)]], [ts[1]])
+    for strange in (None, np.array([[0, 1]]), 1.5, "0"):
+        with pytest.raises(IndexError):
+            ts[strange]
     for outside in (5, -6):
         with pytest.raises(IndexError):
             ts[outside]
@@ -119,8 +122,23 @@ def test_from_groups_takes_rows_in_any_order():
         1,
         2,
     ]
+    assert ltl.TaskSet.from_groups(X, np.arange(5), [1, "1", 1, "b", 2]).labels.tolist() == [
+        1,
+        "1",
+        "b",
+        2,
+    ]
+    numbers = np.array([np.int64(7), "a", np.int64(7), np.float64(2), "a"], dtype=object)
+    assert ltl.TaskSet.from_groups(X, np.arange(5), numbers).labels.tolist() == [7, "a", 2.0]
     mixed = np.array(["a", 1, "a", (2, 3), 1], dtype=object)
     assert ltl.TaskSet.from_groups(X, np.arange(5), mixed).labels.tolist() == ["a", 1, (2, 3)]
+
+
+def test_from_groups_keeps_the_order_of_the_rows():
+    groups = np.random.default_rng(0).integers(3, size=500)
+    for X, y in ltl.TaskSet.from_groups(np.arange(500.0)[:, None], np.arange(500), groups):
+        assert (np.diff(y) > 0).all()
+        assert np.array_equal(X[:, 0], y)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +147,8 @@ def test_from_groups_takes_rows_in_any_order():
         ([1, 2], r"groups must have one entry for each of the 3 rows, got shape \(2,\)"),
         ([1.0, np.nan, 2.0], "groups must name a task for every row, got nan at row 1"),
         (np.array(["a", "b", None], dtype=object), "got None at row 2"),
-        ([[1], [2], [3]], "groups must have one entry"),
+        (np.array([[1], [2], [3]]), "groups must have one entry"),
+        (np.ma.masked_equal([1, 2, 3], 2), "groups must name a task for every row, got masked"),
     ],
 )
 def test_bad_groups_are_named(groups, message):
@@ -146,16 +165,13 @@ TABLE = {
 
 
 class Interchanged:
-    """A table with columns by name whose names only `__dataframe__` tells."""
+    """A table that shows itself through `__dataframe__` only."""
 
     def __init__(self, table):
-        self._table = pd.DataFrame(table)
+        self._table = pa.table(table)
 
-    def __getitem__(self, name):
-        return self._table[name]
-
-    def __dataframe__(self):
-        return SimpleNamespace(column_names=lambda: list(self._table))
+    def __dataframe__(self, nan_as_null=False, allow_copy=True):
+        return self._table.__dataframe__(nan_as_null, allow_copy)
 
 
 @pytest.mark.parametrize("frame", [dict, pd.DataFrame, pl.DataFrame, pa.table, Interchanged])

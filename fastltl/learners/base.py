@@ -16,7 +16,7 @@ from fastltl import kernels
 from fastltl.learners.ridge import RepresentationRidge
 from fastltl.tasks import TaskSet
 from fastltl.threads import steadily
-from fastltl.validation import Array, check_matrix
+from fastltl.validation import Array, check_computed, check_matrix
 
 
 class RepresentationLearner(
@@ -68,7 +68,7 @@ class RepresentationLearner(
         check_is_fitted(self)
         data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
         self._check_feature_names(X)
-        return steadily(kernels.features, *data.shape, self.D_, data)
+        return check_computed(steadily(kernels.features, *data.shape, self.D_, data))
 
     @property
     def _n_features_out(self) -> int:

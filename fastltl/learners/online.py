@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
@@ -43,7 +44,8 @@ class _EuclideanRun(_Run):
     """Projected gradient descent from D^(1) = radius / d I."""
 
     def __init__(self, d: int, radius: float, step: str | float, step_scale: float | None) -> None:
-        if step == "adaptive":
+        adaptive = isinstance(step, str) and step == "adaptive"
+        if adaptive:
             c = 1.0 if step_scale is None else check_positive(step_scale, "step_scale")
             scale = c * radius
         elif step_scale is not None:
@@ -51,12 +53,12 @@ class _EuclideanRun(_Run):
                 f"step_scale goes with step='adaptive' only, got step={step!r} and "
                 f"step_scale={step_scale!r}."
             )
-        elif step == "theory":
+        elif isinstance(step, str) and step == "theory":
             scale = radius / np.sqrt(2)
         else:
             scale = check_positive(step, "step", "'adaptive', 'theory' or a positive finite number")
         super().__init__(d, radius, scale, radius / d)
-        self.record["adaptive"] = step == "adaptive"
+        self.record["adaptive"] = adaptive
         self.record["rank"], self.record["floor"] = -1, radius / d
 
     def learn(self, X: Array, y: Array) -> bool:
@@ -77,7 +79,7 @@ class _EntropicRun(_Run):
     """The leader regularised by von Neumann entropy, from D^(1) = radius / (d + 1) I."""
 
     def __init__(self, d: int, radius: float, step: str | float, step_scale: float | None) -> None:
-        if step != "adaptive":
+        if not isinstance(step, str) or step != "adaptive":
             raise ValueError(f"step must be 'adaptive' with geometry='entropic', got {step!r}.")
         self.c = 2.0 if step_scale is None else check_positive(step_scale, "step_scale")
         super().__init__(d, radius, self.c * np.sqrt(np.log(d + 1)), radius / (d + 1))
@@ -272,8 +274,8 @@ class OnlineLTL(RepresentationLearner):
             data, target, _, _ = kernels.centre(data, target)
         if not steadily(run.learn, *data.shape, data, target):
             raise ValueError(
-                "X and y must not be so large that the loss or its gradient overflows, got values "
-                f"up to {np.abs(data).max():.3g} in X and {np.abs(target).max():.3g} in y."
+                "X and y must not be so large that results overflow or lose all their digits, got "
+                f"values up to {np.abs(data).max():.3g} in X and {np.abs(target).max():.3g} in y."
             )
 
     def _new_run(self, d: int) -> _EuclideanRun | _EntropicRun:
@@ -287,6 +289,10 @@ class OnlineLTL(RepresentationLearner):
     def _settings(self) -> tuple[Any, ...]:
         """The parameters that a run cannot change on the way."""
         return self.lam, self.geometry, self.step, self.step_scale, self.fit_intercept
+
+    def __copy__(self) -> OnlineLTL:
+        """A copy learns on its own: the arrays of the run are updated in place."""
+        return deepcopy(self)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_run" in self.__dict__
