@@ -204,7 +204,8 @@ def batch_excess_risk(lam: float, n: int, T: int, delta: float, input_norm: floa
     >>> round(ltl.bounds.batch_excess_risk(10.0, n=1600, T=1000, delta=0.05, input_norm=0.01), 4)
     0.1122
     """
-    T = check_count(T, "T")
-    between_tasks = 2 * np.sqrt(2 * np.pi / T) * check_lam(lam)
-    confidence = np.sqrt(2 * np.log(2 / _check_delta(delta)) / T)
-    return 2 * uniform_generalization(lam, n, input_norm) + float(between_tasks + confidence)
+    # The paper's two steps between the tasks seen and all tasks: uniformly over D, and at the
+    # best D by Hoeffding's inequality, each failing with probability delta / 2.
+    uniform = multitask_generalization(lam, T, _check_delta(delta) / 2)
+    at_the_best = float(np.sqrt(np.log(2 / delta) / (2 * T)))
+    return 2 * uniform_generalization(lam, n, input_norm) + uniform + at_the_best

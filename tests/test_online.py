@@ -37,26 +37,15 @@ def assert_equals_reference(tasks, lam, rule):
     d = tasks[0][0].shape[1]
     iterate = np.eye(d) / (lam * (d + 1 if rule["geometry"] == "entropic" else d))
     allowed = allowed_error(tasks, lam)
-    for t, (X, y) in enumerate(tasks, start=1):
-        total = total + iterate
-        loss, iterate = next_reference(tasks, lam, rule, t)
-        losses += loss
+    run = reference.online_iterates(tasks, lam, **rule)
+    for (X, y), (loss, following) in zip(tasks, run, strict=True):
+        losses, total, iterate = losses + loss, total + iterate, following
         learner.partial_fit(X, y)
         assert relative(learner.iterate_, iterate) <= allowed
     assert relative(learner.D_, total / len(tasks)) <= allowed
     assert learner.cumulative_loss_ == pytest.approx(losses, rel=max(1e-9, allowed))
     assert learner.n_tasks_seen_ == len(tasks)
     return learner
-
-
-_runs = {}
-
-
-def next_reference(tasks, lam, rule, t):
-    """The t-th pair of a reference run, which is advanced as far as it was asked for."""
-    if t == 1:
-        _runs["now"] = reference.online_iterates(tasks, lam, **rule)
-    return next(_runs["now"])
 
 
 @pytest.mark.parametrize("lam", [1e-6, 1e-4, 1e-2, 1.0, 1e3])
