@@ -9,19 +9,29 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BatchLTL": "learners.batch",
+    "ITL": "learners.independent",
+    "MTL": "learners.batch",
     "OnlineLTL": "learners.online",
+    "OnlineLTLPath": "selection",
     "RepresentationRidge": "learners.ridge",
     "TaskSet": "tasks",
     "evaluate": "evaluation",
     "project": "representation",
+    "relative_improvement": "evaluation",
     "ridge_weights": "representation",
+    "select_lam": "selection",
     "task_gradient": "representation",
     "task_loss": "representation",
 }
 _MODULES = ("bounds", "datasets", "reference")
 
 __all__ = [
+    "ITL",
+    "MTL",
+    "BatchLTL",
     "OnlineLTL",
+    "OnlineLTLPath",
     "RepresentationRidge",
     "TaskSet",
     "__version__",
@@ -30,17 +40,22 @@ __all__ = [
     "evaluate",
     "project",
     "reference",
+    "relative_improvement",
     "ridge_weights",
+    "select_lam",
     "task_gradient",
     "task_loss",
 ]
 
 if TYPE_CHECKING:
     from fastltl import bounds, datasets, reference
-    from fastltl.evaluation import evaluate
+    from fastltl.evaluation import evaluate, relative_improvement
+    from fastltl.learners.batch import MTL, BatchLTL
+    from fastltl.learners.independent import ITL
     from fastltl.learners.online import OnlineLTL
     from fastltl.learners.ridge import RepresentationRidge
     from fastltl.representation import project, ridge_weights, task_gradient, task_loss
+    from fastltl.selection import OnlineLTLPath, select_lam
     from fastltl.tasks import TaskSet
 
 

@@ -2,44 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastltl import kernels
+from fastltl.objectives import ridge_paths
 from fastltl.tasks import TaskSet
-from fastltl.threads import one_blas_thread
-from fastltl.validation import Array, check_choice, check_computed, check_representation
+from fastltl.threads import in_pieces
+from fastltl.validation import (
+    Array,
+    as_floats,
+    check_choice,
+    check_computed,
+    check_finite,
+    check_flag,
+    check_representation,
+)
+
+#: Metrics by the number under which the kernel knows them. The first is an error.
+METRICS = ("mse", "explained_variance", "r2")
 
 
-def mean_squared_error(y: Array, prediction: Array) -> float:
-    """mean((y - prediction)^2)."""
-    return float(np.mean((y - prediction) ** 2))
+def is_error(metric: str) -> bool:
+    """Whether a metric is better when it is smaller."""
+    return metric == "mse"
 
 
-def explained_variance(y: Array, prediction: Array) -> float:
-    """1 - var(y - prediction) / var(y)."""
-    return _one_minus(np.var(y - prediction), np.var(y))
+class HeldOut:
+    """Tasks in two halves, prepared once to score any number of representations."""
+
+    def __init__(
+        self,
+        train: TaskSet,
+        test: TaskSet,
+        metric: str = "mse",
+        fit_intercept: bool = False,
+        n_threads: int = 1,
+    ) -> None:
+        self.metric = check_choice(metric, "metric", METRICS)
+        _check_aligned(train, test)
+        self.n_threads = n_threads
+        self.tasks = train.reduced(check_flag(fit_intercept, "fit_intercept"), n_threads)
+        # With an intercept the prediction is mean(y) + w . (x - mean(x)): the test half, shifted
+        # by the means of the training half, needs none.
+        self._X = np.concatenate(
+            [X - m for (X, _), m in zip(test, self.tasks.x_means, strict=True)]
+        )
+        self._y = np.concatenate(
+            [y - m for (_, y), m in zip(test, self.tasks.y_means, strict=True)]
+        )
+        self._starts = np.concatenate([[0], np.cumsum(test.sizes)])
+
+    def __len__(self) -> int:
+        return len(self.tasks.sizes)
+
+    @property
+    def n_features(self) -> int:
+        return self.tasks.n_features
+
+    def score(self, representations: Array) -> Array:
+        """Scores of shape (representations, tasks)."""
+        tasks = self.tasks
+        weights = np.empty((len(representations), len(self), self.n_features))
+        in_pieces(
+            kernels.weights_of_tasks,
+            len(representations) * len(self),
+            self.n_threads,
+            tasks.cost_of_dual,
+            representations,
+            tasks.R,
+            tasks.z,
+            tasks.starts,
+            tasks.sizes,
+            weights,
+        )
+        return self.score_weights(weights)
+
+    def score_ridge(self, lams: Array) -> Array:
+        """Scores of ordinary ridge regression, D = I / lam, of shape (lams, tasks)."""
+        return self.score_weights(ridge_paths(self.tasks, lams, self.n_threads))
+
+    def score_weights(self, weights: Array) -> Array:
+        """Scores of shape (k, tasks) of weights of shape (k, tasks, d)."""
+        scores = np.empty(weights.shape[:2])
+        in_pieces(
+            kernels.score_weights,
+            scores.size,
+            self.n_threads,
+            self._X.size / len(self),
+            weights,
+            self._X,
+            self._y,
+            self._starts,
+            METRICS.index(self.metric),
+            scores,
+        )
+        return check_computed(scores)
 
 
-def r2(y: Array, prediction: Array) -> float:
-    """1 - mean((y - prediction)^2) / var(y)."""
-    return _one_minus(np.mean((y - prediction) ** 2), np.var(y))
-
-
-def _one_minus(error: np.floating, variance: np.floating) -> float:
-    """1 - error / variance; of constant targets, 1 if the prediction is perfect and 0 if not."""
-    if variance == 0.0:
-        return 1.0 if error == 0.0 else 0.0
-    return float(1.0 - error / variance)
-
-
-METRICS: dict[str, Callable[[Array, Array], float]] = {
-    "mse": mean_squared_error,
-    "explained_variance": explained_variance,
-    "r2": r2,
-}
+def _check_aligned(train: Any, test: Any) -> None:
+    """Both are TaskSets, of the same tasks in the same order."""
+    for name, tasks in (("train", train), ("test", test)):
+        if not isinstance(tasks, TaskSet):
+            raise TypeError(f"{name} must be a TaskSet, got {type(tasks).__name__}.")
+    if len(train) != len(test):
+        raise ValueError(f"test must hold the {len(train)} tasks of train, got {len(test)}.")
+    for ours, theirs in zip(train.labels, test.labels, strict=True):
+        if ours is not theirs and ours != theirs:
+            raise ValueError(
+                f"test must hold the tasks of train in order, got {theirs!r} where train has "
+                f"{ours!r}."
+            )
+    if train.n_features != test.n_features:
+        raise ValueError(
+            f"test must have the {train.n_features} features of train, got {test.n_features}."
+        )
 
 
 def evaluate(
@@ -75,30 +154,44 @@ def evaluate(
     >>> ltl.evaluate(1e6 * np.eye(5), *tasks.split_samples(0.5, random_state=0)).round(6)
     array([0., 0., 0.])
     """
-    score = METRICS[check_choice(metric, "metric", tuple(METRICS))]
-    for name, tasks in (("train", train), ("test", test)):
-        if not isinstance(tasks, TaskSet):
-            raise TypeError(f"{name} must be a TaskSet, got {type(tasks).__name__}.")
-    if len(train) != len(test):
-        raise ValueError(f"test must hold the {len(train)} tasks of train, got {len(test)}.")
-    for ours, theirs in zip(train.labels, test.labels, strict=True):
-        if ours is not theirs and ours != theirs:
-            raise ValueError(
-                f"test must hold the tasks of train in order, got {theirs!r} where train has "
-                f"{ours!r}."
-            )
-    if train.n_features != test.n_features:
-        raise ValueError(
-            f"test must have the {train.n_features} features of train, got {test.n_features}."
-        )
+    held_out = HeldOut(train, test, metric, fit_intercept)
     D = check_representation(D, train.n_features)
-    scores = np.empty(len(train))
-    with one_blas_thread():
-        for i, ((X, y), (X_test, y_test)) in enumerate(zip(train, test, strict=True)):
-            X, y = X.copy(), y.copy()  # kernels are compiled for arrays that may be written
-            x_mean, y_mean = np.zeros(X.shape[1]), 0.0
-            if fit_intercept:
-                X, y, x_mean, y_mean = kernels.centre(X, y)
-            prediction = (X_test - x_mean) @ kernels.ridge_weights(D, X, y) + y_mean
-            scores[i] = score(y_test, prediction)
-    return check_computed(scores)
+    scores: Array = held_out.score(D[None])[0]
+    return scores
+
+
+def relative_improvement(
+    scores: npt.ArrayLike, baseline: npt.ArrayLike, metric: str = "mse"
+) -> float:
+    """By how many percent the mean of scores is better than that of a baseline.
+
+    100 (mean(baseline) - mean(scores)) / |mean(baseline)| for an error, its negative for a metric
+    of which more is better.
+
+    Parameters
+    ----------
+    scores, baseline : array-like of shape (n_tasks,)
+        What `evaluate` returns for two representations.
+    metric : {"mse", "explained_variance", "r2"}
+        What the scores are.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> ltl.relative_improvement([0.5, 1.0], baseline=[1.0, 1.0])
+    25.0
+    """
+    check_choice(metric, "metric", METRICS)
+    ours, theirs = _mean(scores, "scores"), _mean(baseline, "baseline")
+    if theirs == 0.0:
+        raise ValueError("baseline must have a mean other than zero to be improved on, got 0.")
+    gain = theirs - ours if is_error(metric) else ours - theirs
+    return 100.0 * gain / abs(theirs)
+
+
+def _mean(values: npt.ArrayLike, name: str) -> float:
+    array = as_floats(values, name)
+    if array.size == 0:
+        raise ValueError(f"{name} must hold at least one number, got none.")
+    check_finite(array, name)
+    return float(array.mean())

@@ -32,22 +32,37 @@ LOW_RANK_FRACTION = 0.8
 #: from the matrix itself this often.
 REFRESH_EVERY = 256
 
-#: What an online run keeps beside its matrices, as an array of length one.
+#: Rows of X are taken for dependent, or the dual matrix M for ill-conditioned, if a pivot of the
+#: Cholesky decomposition of XX', or of M, falls below this fraction of the largest entry.
+SMALLEST_PIVOT_OF_GRAM = 1e-6
+SMALLEST_PIVOT_OF_DUAL = 1e-2
+
+#: What an online run keeps beside its matrices: one record for each candidate.
 RECORD = np.dtype(
     [
         ("radius", np.float64),  # 1 / lam
         ("scale", np.float64),  # numerator of the steps
         ("adaptive", np.bool_),  # whether their denominator is `norm`, else sqrt(t)
+        ("entropic", np.bool_),  # whether norms are operator norms, else Frobenius
         ("n_tasks", np.int64),
         ("loss", np.float64),  # sum of the losses
-        ("norm", np.float64),  # sqrt(sum ||G_s||^2), Frobenius or operator norm by geometry
+        ("norm", np.float64),  # sqrt(sum ||G_s||^2)
         ("largest", np.float64),  # max ||G_s||
-        ("step", np.float64),  # the latest gamma_t
+        ("step", np.float64),  # the latest gamma_t, or eta_t
         ("step_cost", np.float64),  # sum gamma_t ||G_t||^2
         ("rank", np.int64),  # how many rows of `vectors` are eigenvectors, -1 if not known
         ("floor", np.float64),  # a lower bound on the smallest eigenvalue of the iterate
     ],
     align=True,
+)
+
+#: What a candidate finds when it meets a task, before it learns from it.
+MEETING = np.dtype(
+    [
+        ("loss", np.float64),  # of the task, at the candidate's iterate
+        ("norm", np.float64),  # of its gradient
+        ("step", np.float64),  # to take along it
+    ]
 )
 
 
@@ -124,20 +139,67 @@ def all_finite(A):
 
 @compiled
 def dual_factor(D, X, n):
-    """The Cholesky factor of M = X D X' + n I; NaN if M is not finite, or singular to rounding.
+    """The Cholesky factor of M = X D X' + n I, and M's largest entry.
 
-    M is finite if and only if X is and the products do not overflow, so this one look spares
-    another at X.
+    The factor is NaN if M is not finite, or singular to rounding. M is finite if and only if X is
+    and the products do not overflow, so this one look spares another at X.
     """
     M = np.dot(X, np.dot(D, X.T))
     if not all_finite(M):
-        return np.full(M.shape, np.nan)
+        return np.full(M.shape, np.nan), np.nan
+    largest = 0.0
     for i in range(M.shape[0]):
         M[i, i] += n
+        largest = max(largest, M[i, i])
     try:
-        return np.linalg.cholesky(M)
+        return np.linalg.cholesky(M), largest
     except Exception:  # a LinAlgError, which Numba can catch under no narrower name
-        return np.full(M.shape, np.nan)
+        return np.full(M.shape, np.nan), largest
+
+
+@compiled
+def has_small_pivot(L, threshold):
+    """Whether a pivot of L L' is below the threshold, or not a number."""
+    small = 0
+    for i in range(L.shape[0]):
+        small += not L[i, i] * L[i, i] >= threshold
+    return small > 0
+
+
+@compiled
+def truncate(X, y, misfit):
+    """Replace a task whose rows are linearly dependent, or nearly so, by one of full rank.
+
+    With X = U diag(s) V' and z = U'y, over the s that are not zero to rounding, returns
+    diag(s) V', z and the misfit with |y - Uz|^2 added. M^-1 y is large along the directions that
+    X' annihilates, and there a = X'u would keep nothing but rounding errors. Other tasks, and
+    those with values that are not finite, stay as they are.
+    """
+    n, d = X.shape
+    L, largest = dual_factor(np.eye(d), X, 0)
+    if not (all_finite(X) and has_small_pivot(L, SMALLEST_PIVOT_OF_GRAM * largest)):
+        return X, y, misfit
+    U, s, Vt = np.linalg.svd(X, False)
+    rank = max(1, np.sum(s > max(n, d) * EPS * s[0]))
+    R = np.empty((rank, d))
+    for i in range(rank):
+        R[i] = s[i] * Vt[i]
+    U = np.ascontiguousarray(U[:, :rank])
+    z = np.dot(y, U)
+    rest = y - np.dot(U, z)
+    return R, z, misfit + np.dot(rest, rest)
+
+
+@compiled
+def dual_form(D, X, y):
+    """(R, z, misfit, L): the task compressed, truncated if need be, and the factor of its M."""
+    n = y.size
+    R, z, misfit = compress(X, y)
+    L, largest = dual_factor(D, R, n)
+    if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
+        R, z, misfit = truncate(R, z, misfit)
+        L, _ = dual_factor(D, R, n)
+    return R, z, misfit, L
 
 
 # Mathematics: one task ----------------------------------------------------------------------
@@ -156,10 +218,8 @@ def centre(X, y):
 @compiled
 def ridge_weights(D, X, y):
     """w = D X' M^-1 y, the minimiser of |y - Xw|^2 / n + w' D^+ w over the range of D."""
-    n = y.size
-    X, y, _ = compress(X, y)
-    u = cholesky_solve(dual_factor(D, X, n), y)
-    return np.dot(D, np.dot(u, X))
+    R, z, _, L = dual_form(D, X, y)
+    return np.dot(D, np.dot(cholesky_solve(L, z), R))
 
 
 @compiled
@@ -171,22 +231,26 @@ def features(D, X):
 
 
 @compiled
+def dual_loss_and_factors(R, z, misfit, L, n):
+    """`loss_and_factors` of a task in its dual form."""
+    u = cholesky_solve(L, z)
+    v = cholesky_solve(L, u)
+    return n * np.dot(u, u) + misfit / n, np.dot(u, R), n * np.dot(v, R)
+
+
+@compiled
 def loss_and_factors(D, X, y):
     """The loss n |u|^2 and the factors a, b of its gradient -(a b' + b a')."""
-    n = y.size
-    X, y, misfit = compress(X, y)
-    L = dual_factor(D, X, n)
-    u = cholesky_solve(L, y)
-    v = cholesky_solve(L, u)
-    return n * np.dot(u, u) + misfit / n, np.dot(u, X), n * np.dot(v, X)
+    R, z, misfit, L = dual_form(D, X, y)
+    return dual_loss_and_factors(R, z, misfit, L, y.size)
 
 
 @compiled
 def task_loss(D, X, y):
     """L(D) = n |M^-1 y|^2, the mean squared training error of the ridge weights."""
     n = y.size
-    X, y, misfit = compress(X, y)
-    u = cholesky_solve(dual_factor(D, X, n), y)
+    _, z, misfit, L = dual_form(D, X, y)
+    u = cholesky_solve(L, z)
     return n * np.dot(u, u) + misfit / n
 
 
@@ -351,33 +415,227 @@ def keep(vectors, values, rank, cut):
     return kept
 
 
-# One task of an online run --------------------------------------------------------------------
+# Many tasks at once -----------------------------------------------------------------------------
+#
+# Task t has the rows starts[t] to starts[t + 1] of R and z. Tasks lo to hi are a thread's share;
+# what is computed of a task does not depend on the others.
 
 
 @compiled
-def euclidean_step(iterate, vectors, values, record, a, b, inner, outer, gamma):
+def reduce_tasks(X, y, offsets, centred, starts, R, z, ranks, misfits, x_means, y_means, lo, hi):
+    """Compress and truncate tasks, centred first if so wished, once for all that follows.
+
+    Task t is left in the first ranks[t] rows from starts[t] on. All but the first four are
+    modified in place.
+    """
+    for t in range(lo, hi):
+        A, c = X[offsets[t] : offsets[t + 1]].copy(), y[offsets[t] : offsets[t + 1]].copy()
+        if centred:
+            A, c, x_means[t], y_means[t] = centre(A, c)
+        A, c, misfit = compress(A, c)
+        A, c, misfits[t] = truncate(A, c, misfit)
+        ranks[t] = c.size
+        R[starts[t] : starts[t] + c.size] = A
+        z[starts[t] : starts[t] + c.size] = c
+
+
+@compiled
+def objectives(D, R, z, starts, sizes, misfits, penalised, values, A, B, L, corners, lo, hi):
+    """Value of each task's objective at D and factors of its gradient -(a b' + b a').
+
+    The objective is the loss n |u|^2 or, `penalised`, the minimum over w of
+    |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. The Cholesky factor
+    of task t is left in L from corners[t] on. `values`, A, B and L are modified in place.
+    """
+    for t in range(lo, hi):
+        n, X, y = sizes[t], R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
+        factor, _ = dual_factor(D, X, n)
+        L[corners[t] : corners[t + 1]] = factor.ravel()
+        if penalised:
+            u = cholesky_solve(factor, y)
+            values[t] = np.dot(y, u) + misfits[t] / n
+            A[t] = np.dot(u, X)
+            B[t] = 0.5 * A[t]
+        else:
+            values[t], A[t], B[t] = dual_loss_and_factors(X, y, misfits[t], factor, n)
+
+
+@compiled
+def factor_changes(EA, EB, R, starts, sizes, penalised, L, corners, dA, dB, lo, hi):
+    """Derivatives of the factors a and b of each task's gradient as D moves along E.
+
+    With dM = X E X': du = -M^-1 X E a, dv = M^-1 (du - X E b / n), da = X'du, db = n X'dv; for
+    the penalised objective b = a / 2. EA and EB hold E a and E b by rows, L what `objectives`
+    left there. dA and dB are modified in place.
+    """
+    for t in range(lo, hi):
+        n, X = sizes[t], R[starts[t] : starts[t + 1]]
+        factor = L[corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
+        du = cholesky_solve(factor, -np.dot(X, EA[t]))
+        dA[t] = np.dot(du, X)
+        if penalised:
+            dB[t] = 0.5 * dA[t]
+        else:
+            dv = cholesky_solve(factor, du - np.dot(X, EB[t]) / n)
+            dB[t] = n * np.dot(dv, X)
+
+
+@compiled
+def weights_of_tasks(Ds, R, z, starts, sizes, W, lo, hi):
+    """W[k, t] = D_k X' M^-1 y, the ridge weights of task t with the k-th representation.
+
+    Items lo to hi are pairs (k, t) in order. W is modified in place.
+    """
+    n_tasks = sizes.size
+    for item in range(lo, hi):
+        k, t = item // n_tasks, item % n_tasks
+        X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
+        L, _ = dual_factor(Ds[k], X, sizes[t])
+        W[k, t] = np.dot(Ds[k], np.dot(cholesky_solve(L, y), X))
+
+
+@compiled
+def ridge_paths(lams, R, z, starts, sizes, W, lo, hi):
+    """W[k, t] = X' (XX' + n lam_k I)^-1 y for all lam, from one eigen-decomposition of XX'.
+
+    W is modified in place.
+    """
+    for t in range(lo, hi):
+        X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
+        values, V = np.linalg.eigh(np.dot(X, X.T))
+        V = np.ascontiguousarray(V)
+        along = np.dot(y, V)
+        u = np.empty((lams.size, y.size))
+        for k in range(lams.size):
+            u[k] = along / (values + sizes[t] * lams[k])
+        W[:, t] = np.dot(np.dot(u, V.T), X)
+
+
+@compiled
+def score(y, prediction, metric):
+    """Mean squared error (metric 0), explained variance (1) or R2 (2) of one task.
+
+    1 - error / variance of targets that do not vary is 1 if the error is zero, and else 0.
+    """
+    residual = y - prediction
+    error = np.mean(residual * residual)
+    if metric == 0:
+        return error
+    if metric == 1:
+        error = np.var(residual)
+    if y.min() == y.max():
+        return 1.0 if error == 0.0 else 0.0
+    return 1.0 - error / np.var(y)
+
+
+@compiled
+def score_weights(W, X, y, starts, metric, scores, lo, hi):
+    """scores[k, t] of the weights W[k, t] on task t. `scores` is modified in place.
+
+    Items lo to hi are pairs (k, t) in order.
+    """
+    n_tasks = W.shape[1]
+    for item in range(lo, hi):
+        k, t = item // n_tasks, item % n_tasks
+        rows = slice(starts[t], starts[t + 1])
+        scores[k, t] = score(y[rows], np.dot(X[rows], W[k, t]), metric)
+
+
+# One task of an online run --------------------------------------------------------------------
+#
+# A run has one or more candidates (values of lam, say), stacked along the first axis of its
+# arrays. A task is met by all of them before any takes its step, so that a task that is refused
+# has changed nothing. Candidates lo to hi are a thread's share.
+
+
+@compiled
+def meet_task(iterates, factors, meetings, records, X, y, lo, hi):
+    """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
+
+    The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
+    Returns False if a number in the task is not finite or becomes so on the way. `factors` and
+    `meetings` are modified in place.
+    """
+    n = y.size
+    R, z, misfit = compress(X, y)
+    truncated = False
+    R_safe, z_safe, misfit_safe = R, z, misfit
+    for k in range(lo, hi):
+        L, largest = dual_factor(iterates[k], R, n)
+        if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
+            if not truncated:
+                R_safe, z_safe, misfit_safe = truncate(R, z, misfit)
+                truncated = True
+            L, _ = dual_factor(iterates[k], R_safe, n)
+            loss, a, b = dual_loss_and_factors(R_safe, z_safe, misfit_safe, L, n)
+        else:
+            loss, a, b = dual_loss_and_factors(R, z, misfit, L, n)
+        factors[k, 0], factors[k, 1] = a, b
+        record = records[k]
+        norm = gradient_norm(np.dot(a, b), lengths(a, b), record["entropic"])
+        norms = np.hypot(record["norm"], norm)
+        t = record["n_tasks"] + 1
+        clock = norms if record["adaptive"] else np.sqrt(t)
+        step = record["scale"] / clock if clock > 0.0 else 0.0
+        # No entry of a sum of gradients can exceed sum ||G_s|| <= t * norms.
+        total = record["loss"] + loss + t * norms + record["step_cost"] + step * norm * norm
+        if not np.isfinite(total):
+            return False
+        met = meetings[k]
+        met["loss"], met["norm"], met["step"] = loss, norm, step
+    return True
+
+
+@compiled
+def lengths(a, b):
+    """|a| |b|, of which neither square may overflow alone."""
+    return np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
+
+
+@compiled
+def gradient_norm(inner, outer, operator):
+    """||a b' + b a'|| in operator or Frobenius norm, from a.b and |a||b|; 0 where it underflows."""
+    norm = abs(inner) + outer if operator else np.sqrt(2.0) * np.hypot(inner, outer)
+    return 0.0 if norm < SMALLEST_NORM else norm
+
+
+@compiled
+def enter_task(iterate, total, met, record):
+    """Count the task that was met with `iterate`. `total` and `record` are modified in place."""
+    total += iterate
+    norm, step = met["norm"], met["step"]
+    record["n_tasks"] += 1
+    record["loss"] += met["loss"]
+    record["norm"] = np.hypot(record["norm"], norm)
+    record["largest"] = max(record["largest"], norm)
+    record["step"] = step
+    record["step_cost"] += step * norm * norm
+
+
+@compiled
+def euclidean_step(iterate, vectors, values, record, a, b):
     """D <- proj(D + gamma (a b' + b a')), by the cheapest path that is exact.
 
     Certified: the update moves no eigenvalue down by more than gamma (|a||b| - a.b). If a known
     lower bound on D's eigenvalues leaves them all above the shift that the trace asks for,
     nothing is clipped and the projection is that shift. Low rank: the update is an
     eigenproblem in the span of D's eigenvectors, a and b. Otherwise: a full decomposition.
-    `inner` is a.b and `outer` is |a||b|. `iterate`, `vectors`, `values` and `record` are
-    modified in place.
+    All but a and b are modified in place.
     """
-    d, radius = a.size, record[0]["radius"]
+    d, radius, gamma = a.size, record["radius"], record["step"]
     rounding = d * EPS * radius
+    inner = np.dot(a, b)
     shift = max(0.0, (np.trace(iterate) + 2.0 * gamma * inner - radius) / d)
-    floor = record[0]["floor"] - gamma * (outer - inner) - shift - rounding
+    floor = record["floor"] - gamma * (lengths(a, b) - inner) - shift - rounding
     if floor >= 0.0:
         add_rank_two(iterate, a, b, gamma)
         for i in range(d):
             iterate[i, i] -= shift
-        record[0]["floor"] = floor
-        record[0]["rank"] = -1
+        record["floor"] = floor
+        record["rank"] = -1
         return
-    rank = record[0]["rank"]
-    if 0 <= rank <= LOW_RANK_FRACTION * d - 2 and record[0]["n_tasks"] % REFRESH_EVERY != 0:
+    rank = record["rank"]
+    if 0 <= rank <= LOW_RANK_FRACTION * d - 2 and record["n_tasks"] % REFRESH_EVERY != 0:
         rank = rank_two_update(vectors, values, rank, a, b, gamma)
     else:
         add_rank_two(iterate, a, b, gamma)
@@ -385,87 +643,65 @@ def euclidean_step(iterate, vectors, values, record, a, b, inner, outer, gamma):
     values[:rank] = soft_threshold(values[:rank], radius)
     rank = keep(vectors, values, rank, rounding)
     iterate[:] = compose(vectors[:rank], values[:rank], 0.0)
-    record[0]["rank"] = rank
-    record[0]["floor"] = values[:rank].min() if rank == d else 0.0
+    record["rank"] = rank
+    record["floor"] = values[:rank].min() if rank == d else 0.0
 
 
 @compiled
-def entropic_step(iterate, dual, vectors, values, record, a, b, eta):
+def entropic_step(iterate, dual, vectors, values, record, a, b):
     """S <- S + a b' + b a', then D = radius exp(eta S) / (tr exp(eta S) + 1).
 
-    While S has low rank its eigenvectors are updated in their span; otherwise S, which is kept,
-    is decomposed anew. `iterate`, `dual` (S), `vectors`, `values` and `record` are modified in
-    place.
+    While S has low rank its eigenvectors are updated in their span; otherwise S, which is kept
+    as `dual`, is decomposed anew. All but a and b are modified in place.
     """
     d = a.size
     add_rank_two(dual, a, b, 1.0)
-    rank = record[0]["rank"]
-    if rank <= LOW_RANK_FRACTION * d - 2 and record[0]["n_tasks"] % REFRESH_EVERY != 0:
+    rank = record["rank"]
+    if rank <= LOW_RANK_FRACTION * d - 2 and record["n_tasks"] % REFRESH_EVERY != 0:
         rank = rank_two_update(vectors, values, rank, a, b, 1.0)
     else:
         rank = decompose(dual, vectors, values)
     rank = keep(vectors, values, rank, d * EPS * np.abs(values[:rank]).max())
-    weights, rest = soften(values[:rank], d - rank, eta, record[0]["radius"])
+    weights, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
     iterate[:] = compose(vectors[:rank], weights, rest)
-    record[0]["rank"] = rank
+    record["rank"] = rank
 
 
 @compiled
-def enter_task(iterate, total, record, loss, norm, norms):
-    """Count a task that was met with `iterate`. `total` and `record` are modified in place."""
-    total += iterate
-    record[0]["n_tasks"] += 1
-    record[0]["loss"] += loss
-    record[0]["norm"] = norms
-    record[0]["largest"] = max(record[0]["largest"], norm)
+def step_euclidean(iterates, totals, vectors, values, factors, meetings, records, lo, hi):
+    """Projected gradient descent on the task that was met. Modified in place: all arrays."""
+    for k in range(lo, hi):
+        enter_task(iterates[k], totals[k], meetings[k], records[k])
+        if meetings[k]["norm"] > 0.0:
+            a, b = factors[k, 0], factors[k, 1]
+            euclidean_step(iterates[k], vectors[k], values[k], records[k], a, b)
 
 
 @compiled
-def learn_euclidean(iterate, total, vectors, values, record, X, y):
-    """Take one task: pay its loss at D, then step with gamma = scale / clock.
+def step_entropic(duals, iterates, totals, vectors, values, factors, meetings, records, lo, hi):
+    """Follow the regularised leader on the task that was met. Modified in place: all arrays."""
+    for k in range(lo, hi):
+        enter_task(iterates[k], totals[k], meetings[k], records[k])
+        if meetings[k]["norm"] > 0.0:
+            a, b = factors[k, 0], factors[k, 1]
+            entropic_step(iterates[k], duals[k], vectors[k], values[k], records[k], a, b)
 
-    The clock is sqrt(sum ||G_s||_F^2) if adaptive, else sqrt(t). Returns False, with nothing
-    changed, if a number in the task is not finite or becomes so on the way. All but X and y are
-    modified in place.
-    """
-    loss, a, b = loss_and_factors(iterate, X, y)
-    inner, outer = np.dot(a, b), np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
-    norm = np.sqrt(2.0) * np.hypot(inner, outer)
-    if norm < SMALLEST_NORM:
-        norm = 0.0
-    t = record[0]["n_tasks"] + 1
-    norms = np.hypot(record[0]["norm"], norm)
-    clock = norms if record[0]["adaptive"] else np.sqrt(t)
-    gamma = record[0]["scale"] / clock if clock > 0.0 else 0.0
-    step_cost = record[0]["step_cost"] + gamma * norm * norm
-    if not np.isfinite(record[0]["loss"] + loss + norms + step_cost):
+
+@compiled
+def learn_euclidean(iterates, totals, vectors, values, factors, meetings, records, X, y):
+    """Meet a task and step, all candidates; False, with nothing changed, if it is refused."""
+    if not meet_task(iterates, factors, meetings, records, X, y, 0, records.size):
         return False
-    enter_task(iterate, total, record, loss, norm, norms)
-    record[0]["step"] = gamma
-    record[0]["step_cost"] = step_cost
-    if norm > 0.0:
-        euclidean_step(iterate, vectors, values, record, a, b, inner, outer, gamma)
+    step_euclidean(iterates, totals, vectors, values, factors, meetings, records, 0, records.size)
     return True
 
 
 @compiled
-def learn_entropic(iterate, total, dual, vectors, values, record, X, y):
-    """Take one task: pay its loss at D, then lead with eta = scale / sqrt(sum ||G_s||_op^2).
-
-    Returns False, with nothing changed, if a number in the task is not finite or becomes so on
-    the way. All but X and y are modified in place.
-    """
-    loss, a, b = loss_and_factors(iterate, X, y)
-    norm = abs(np.dot(a, b)) + np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
-    if norm < SMALLEST_NORM:
-        norm = 0.0
-    t = record[0]["n_tasks"] + 1
-    norms = np.hypot(record[0]["norm"], norm)
-    # No entry of S can exceed sum ||G_s|| <= t * norms.
-    if not np.isfinite(record[0]["loss"] + loss + t * norms):
+def learn_entropic(duals, iterates, totals, vectors, values, factors, meetings, records, X, y):
+    """Meet a task and step, all candidates; False, with nothing changed, if it is refused."""
+    if not meet_task(iterates, factors, meetings, records, X, y, 0, records.size):
         return False
-    enter_task(iterate, total, record, loss, norm, norms)
-    if norm > 0.0:
-        eta = record[0]["scale"] / norms
-        entropic_step(iterate, dual, vectors, values, record, a, b, eta)
+    step_entropic(
+        duals, iterates, totals, vectors, values, factors, meetings, records, 0, records.size
+    )
     return True

@@ -1,4 +1,4 @@
-"""Plain NumPy: the twin of each kernel, and of the online loop.
+"""Plain NumPy: the twin of each kernel, of the online loop and of the batch solver.
 
 It is the oracle of the tests and the yardstick of the benchmarks, so it says the mathematics as
 directly as NumPy allows: a dense gradient, a full eigen-decomposition at every step, no state
@@ -33,19 +33,39 @@ def compress(X: Array, y: Array) -> tuple[Array, Array, float]:
     return R, z, float(np.sum((y - Q @ z) ** 2))
 
 
+def truncate(X: Array, y: Array, misfit: float) -> tuple[Array, Array, float]:
+    """With X = U diag(s) V' of dependent rows: diag(s) V', z = U'y and |y - Uz|^2 more misfit."""
+    U, s, Vt = np.linalg.svd(X, full_matrices=False)
+    if s[-1] > 1e-3 * s[0]:
+        return X, y, misfit
+    rank = max(1, int(np.sum(s > max(X.shape) * np.finfo(float).eps * s[0])))
+    U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
+    z = U.T @ y
+    return s[:, None] * Vt, z, misfit + float(np.sum((y - U @ z) ** 2))
+
+
+def _dual(D: Array, X: Array, y: Array) -> tuple[Array, Array, float, Array]:
+    """The task compressed, truncated if need be, and its M = X D X' + n I."""
+    n = len(y)
+    X, y, misfit = compress(X, y)
+    M = X @ D @ X.T + n * np.eye(len(y))
+    if M.diagonal().max() > 1e2 * n:  # else M is too well conditioned for it to matter
+        X, y, misfit = truncate(X, y, misfit)
+        M = X @ D @ X.T + n * np.eye(len(y))
+    return X, y, misfit, M
+
+
 def ridge_weights(D: Array, X: Array, y: Array) -> Array:
     """w = D X' M^-1 y with M = X D X' + n I."""
-    n = len(y)
-    X, y, _ = compress(X, y)
-    M = X @ D @ X.T + n * np.eye(len(y))
-    return D @ X.T @ np.linalg.solve(M, y)
+    X, y, _, M = _dual(D, X, y)
+    w: Array = D @ X.T @ np.linalg.solve(M, y)
+    return w
 
 
 def loss_and_factors(D: Array, X: Array, y: Array) -> tuple[float, Array, Array]:
     """The loss n |u|^2 and the factors a, b of its gradient -(a b' + b a')."""
     n = len(y)
-    X, y, misfit = compress(X, y)
-    M = X @ D @ X.T + n * np.eye(len(y))
+    X, y, misfit, M = _dual(D, X, y)
     u = np.linalg.solve(M, y)
     v = np.linalg.solve(M, u)
     return n * float(u @ u) + misfit / n, X.T @ u, n * (X.T @ v)
@@ -65,6 +85,17 @@ def task_loss_and_gradient(D: Array, X: Array, y: Array) -> tuple[float, Array]:
 def task_gradient(D: Array, X: Array, y: Array) -> Array:
     """The gradient of L at D."""
     return task_loss_and_gradient(D, X, y)[1]
+
+
+def score(y: Array, prediction: Array, metric: int) -> float:
+    """Mean squared error (metric 0), explained variance (1) or R2 (2) of one task."""
+    residual = y - prediction
+    if metric == 0:
+        return float(np.mean(residual**2))
+    error = np.var(residual) if metric == 1 else np.mean(residual**2)
+    if np.ptp(y) == 0:
+        return float(error == 0)
+    return float(1 - error / np.var(y))
 
 
 def soft_threshold(values: Array, radius: float) -> Array:
@@ -147,3 +178,67 @@ def online_iterates(
     if geometry == "entropic":
         return entropic_iterates(tasks, lam, 2.0 if step_scale is None else step_scale)
     return euclidean_iterates(tasks, lam, step, 1.0 if step_scale is None else step_scale)
+
+
+def mean_objective(
+    D: Array, tasks: Iterable[tuple[Array, Array]], penalised: bool = False
+) -> tuple[float, Array]:
+    """Value and gradient of the mean over tasks of L(D) or, penalised, of y' M^-1 y."""
+    values, gradients = [], []
+    for X, y in tasks:
+        if penalised:
+            n = len(y)
+            R, z, misfit, M = _dual(D, X, y)
+            u = np.linalg.solve(M, z)
+            a = R.T @ u
+            values.append(float(z @ u) + misfit / n)
+            gradients.append(-np.outer(a, a))
+        else:
+            loss, gradient = task_loss_and_gradient(D, X, y)
+            values.append(loss)
+            gradients.append(gradient)
+    return float(np.mean(values)), np.mean(gradients, axis=0)
+
+
+def gap(D: Array, gradient: Array, radius: float) -> float:
+    """<grad, D> + radius max(0, -lambda_min(grad)): at least F(D) - min F for a convex F."""
+    return float(np.sum(gradient * D) + radius * max(0.0, -np.linalg.eigvalsh(gradient)[0]))
+
+
+def batch_solution(
+    tasks: Iterable[tuple[Array, Array]],
+    lam: float,
+    penalised: bool = False,
+    tol: float = 1e-6,
+    max_iter: int = 10_000,
+) -> Array:
+    """Minimise `mean_objective` over {D PSD, tr D <= 1 / lam} until gap <= tol F(D).
+
+    Accelerated projected gradient (FISTA) with backtracking, restarted when it goes uphill.
+    """
+    tasks, radius = list(tasks), 1 / lam
+    d = tasks[0][0].shape[1]
+    D: Array = np.eye(d) * radius / d
+    ahead = D
+    value, gradient = mean_objective(D, tasks, penalised)
+    step, momentum = radius / max(float(np.linalg.norm(gradient)), np.finfo(float).tiny), 1.0
+    for _ in range(max_iter):
+        if gap(D, gradient, radius) <= tol * value:
+            break
+        ahead_value, ahead_gradient = mean_objective(ahead, tasks, penalised)
+        while True:
+            new = project(ahead - step * ahead_gradient, radius)
+            move = new - ahead
+            new_value, new_gradient = mean_objective(new, tasks, penalised)
+            model = np.sum(ahead_gradient * move) + np.sum(move**2) / (2 * step)
+            if new_value <= ahead_value + model + 1e-15 * ahead_value:
+                break
+            step /= 2
+        if new_value > value and momentum > 1:
+            ahead, momentum = D, 1.0
+            continue
+        momentum, before = (1 + np.sqrt(1 + 4 * momentum**2)) / 2, momentum
+        ahead = new + (before - 1) / momentum * (new - D)
+        D, value, gradient = new, new_value, new_gradient
+        step *= 1.2
+    return D

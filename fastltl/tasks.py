@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from fastltl.objectives import MeanObjective, ReducedTasks, reduce_tasks
 from fastltl.validation import (
     Array,
     as_floats,
@@ -109,7 +110,7 @@ class TaskSet:
         """
         X = check_matrix(X)
         y = check_target(y, len(X))
-        return cls._grouped(X, y, *_codes(groups, len(X), "groups"))
+        return cls._grouped(X, y, *group_codes(groups, len(X), "groups"))
 
     @classmethod
     def from_frame(
@@ -158,7 +159,7 @@ class TaskSet:
             raise ValueError("features must name at least one column of df, got none.")
         y = _numeric_column(df, target)
         X = np.stack([_numeric_column(df, name, len(y)) for name in features], axis=1)
-        codes, labels = _codes(df[task], len(y), f"column {task!r}")
+        codes, labels = group_codes(df[task], len(y), f"column {task!r}")
         return cls._grouped(check_matrix(X), y, codes, labels)
 
     @classmethod
@@ -228,6 +229,17 @@ class TaskSet:
     def labels(self) -> npt.NDArray[np.object_]:
         """Name of each task."""
         return self._labels
+
+    def reduced(self, fit_intercept: bool, n_threads: int) -> ReducedTasks:
+        """The tasks, centred if so wished, with no more rows than the rank of their inputs."""
+        return reduce_tasks(self._X, self._y, self._offsets, fit_intercept, n_threads)
+
+    def mean_objective(self, penalised: bool, fit_intercept: bool, n_threads: int) -> MeanObjective:
+        """What batch learners minimise: value, gradient and curvature of a mean over the tasks."""
+        largest = float(np.abs(self._y).max()) or 1.0
+        in_units = self._y / largest
+        reduced = reduce_tasks(self._X, in_units, self._offsets, fit_intercept, n_threads)
+        return MeanObjective(reduced, largest, penalised, n_threads)
 
     def split(
         self,
@@ -345,7 +357,9 @@ def _concatenated(rows: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
 
 
-def _codes(groups: Any, n_samples: int, name: str) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
+def group_codes(
+    groups: Any, n_samples: int, name: str
+) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
     """Number the groups in order of first appearance: (number of each row, the groups)."""
     # NumPy would make strings of all the entries of a list with both numbers and strings.
     values = _objects(groups) if isinstance(groups, list | tuple) else np.asarray(groups)

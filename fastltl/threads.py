@@ -1,8 +1,9 @@
-"""BLAS at one thread, wherever its own threads could change the bits or fight ours."""
+"""Threads: one for BLAS, whose own could change the bits or fight ours, and a pool of ours."""
 
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -13,6 +14,12 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 #: OpenBLAS, the library of NumPy's and SciPy's wheels, starts threads for a product from 64^3
 #: multiplications on.
 LARGEST_UNTHREADED_SIDE = 64
+
+#: More pieces of work than threads, so that one that is held up does not hold up the rest.
+PIECES_PER_THREAD = 4
+
+#: Nanoseconds below which a piece is not worth handing to another thread.
+SMALLEST_PIECE = 100_000
 
 Result = TypeVar("Result")
 
@@ -113,3 +120,39 @@ def steadily(kernel: Callable[..., Result], n: int, d: int, *arguments: Any) -> 
         return kernel(*arguments)
     with one_blas_thread():
         return kernel(*arguments)
+
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+_inside = threading.local()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.clear)  # their threads stayed with the parent
+
+
+def _enter_pool() -> None:
+    """Mark a thread as one of a pool, and hold the BLAS libraries that count threads for it."""
+    _inside.pool = True
+    _, own = _libraries()
+    if own:
+        _set_threads(own, [1] * len(own))
+
+
+def in_pieces(
+    kernel: Callable[..., Result], n_items: int, n_threads: int, cost: float, *arguments: Any
+) -> list[Result]:
+    """kernel(*arguments, lo, hi) for ranges lo to hi that cover n_items items, in threads.
+
+    The kernel works without the GIL, and on each item by itself, so that the number of pieces
+    does not change the bits. `cost` is a rough number of nanoseconds that an item takes. Within a
+    thread of a pool there is one piece: a pool whose threads all wait for others of it would
+    wait for ever.
+    """
+    n_pieces = min(n_items, PIECES_PER_THREAD * n_threads, int(n_items * cost / SMALLEST_PIECE))
+    with one_blas_thread():
+        if min(n_pieces, n_threads) <= 1 or getattr(_inside, "pool", False):
+            return [kernel(*arguments, 0, n_items)]
+        pool = _pools.get(n_threads)
+        if pool is None:
+            pool = ThreadPoolExecutor(n_threads, "fastltl", _enter_pool)
+            pool = _pools.setdefault(n_threads, pool)
+        edges = [n_items * i // n_pieces for i in range(n_pieces + 1)]
+        return list(pool.map(lambda lo, hi: kernel(*arguments, lo, hi), edges[:-1], edges[1:]))

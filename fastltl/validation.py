@@ -3,6 +3,7 @@
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+import numba
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_array, column_or_1d
@@ -180,6 +181,13 @@ def check_count(value: Any, name: str) -> int:
     raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}.")
 
 
+def check_threads(n_threads: Any) -> int:
+    """A number of threads; None is Numba's, by default one for each core."""
+    if n_threads is None:
+        return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    return check_count(n_threads, "n_threads")
+
+
 def check_flag(value: Any, name: str) -> bool:
     """True or False."""
     if isinstance(value, bool | np.bool_):
@@ -204,6 +212,21 @@ def check_lam(lam: Any) -> float:
     if radius == np.inf:
         raise ValueError(f"lam must be large enough for 1 / lam to be finite, got {lam!r}.")
     return radius
+
+
+def check_lams(lams: npt.ArrayLike) -> Array:
+    """Values of lam, in the order given."""
+    values = as_floats(lams, "lams")
+    if values.ndim != 1 or values.size == 0:
+        raise ValueError(
+            f"lams must be a sequence of at least one number, got an array of shape {values.shape}."
+        )
+    for i, lam in enumerate(values.tolist()):
+        try:
+            check_lam(lam)
+        except ValueError as error:
+            raise ValueError(f"lams[{i}]: {error}") from None
+    return values
 
 
 def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:

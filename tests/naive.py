@@ -23,6 +23,26 @@ def literal_weights(D, X, y):
     return D @ X.T @ np.linalg.inv(literal_dual(D, X)) @ y
 
 
+def literal_objective(D, tasks, penalised):
+    """Value and gradient of the mean of L(D), or of y' M^-1 y, over tasks."""
+    values, gradients = [], []
+    for X, y in tasks:
+        if penalised:
+            u = np.linalg.solve(literal_dual(D, X), y)
+            values.append(y @ u)
+            gradients.append(-np.outer(X.T @ u, X.T @ u))
+        else:
+            values.append(literal_loss(D, X, y))
+            gradients.append(literal_gradient(D, X, y))
+    return np.mean(values), np.mean(gradients, axis=0)
+
+
+def literal_gap(D, tasks, lam, penalised):
+    """(F(D), gap) with gap = <grad, D> + max(0, -lambda_min(grad)) / lam."""
+    value, gradient = literal_objective(D, tasks, penalised)
+    return value, np.sum(gradient * D) + max(0.0, -np.linalg.eigvalsh(gradient)[0]) / lam
+
+
 def condition(D, X):
     """Condition number of M in the form that the library solves with: d x d when n > d."""
     n, d = X.shape

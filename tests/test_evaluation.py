@@ -56,3 +56,18 @@ def test_bad_arguments_are_named(halves):
         ltl.evaluate(np.eye(3), train, test[:4])
     with pytest.raises(TypeError, match="train must be a TaskSet, got list"):
         ltl.evaluate(np.eye(3), list(train), test)
+
+
+def test_relative_improvement_is_in_percent_of_the_baseline():
+    assert ltl.relative_improvement([0.5, 1.0], [1.0, 1.0]) == 25.0
+    assert ltl.relative_improvement([2.0], [1.0]) == -100.0
+    assert ltl.relative_improvement([0.6], [0.5], metric="r2") == pytest.approx(20.0)
+    assert ltl.relative_improvement([-0.1], [-0.2], metric="r2") == pytest.approx(50.0)
+    with pytest.raises(ValueError, match="baseline must have a mean other than zero"):
+        ltl.relative_improvement([1.0], [0.0])
+    with pytest.raises(ValueError, match="scores must hold at least one number"):
+        ltl.relative_improvement([], [1.0])
+    with pytest.raises(ValueError, match="baseline must hold finite numbers only, got NaN"):
+        ltl.relative_improvement([1.0], [np.nan])
+    with pytest.raises(ValueError, match="metric must be one of"):
+        ltl.relative_improvement([1.0], [1.0], metric="mae")

@@ -27,10 +27,12 @@ TWINS = [
     "loss_and_factors",
     "project",
     "ridge_weights",
+    "score",
     "soft_threshold",
     "task_gradient",
     "task_loss",
     "task_loss_and_gradient",
+    "truncate",
 ]
 
 
@@ -65,14 +67,9 @@ def test_a_twin_has_the_signature_of_its_kernel(name):
 @pytest.mark.parametrize("lam", LAMS)
 @pytest.mark.parametrize(("X", "y"), list(task_cases()))
 def test_kernels_of_one_task_agree_with_their_twins(X, y, lam):
-    deficient = np.linalg.matrix_rank(X) < min(X.shape)
     for D in representations(X.shape[1], lam):
         allowed = condition(D, X)
         for name in ("ridge_weights", "task_loss", "task_gradient"):
-            if deficient and name == "task_gradient":
-                # What no weights can reach of y dominates u and v, and its rounding shows in
-                # a = X'u times cond(M), in b = n X'v times the square.
-                allowed = allowed**2
             fast = getattr(kernels, name)(D, X, y)
             plain = getattr(reference, name)(D, X, y)
             assert relative(fast, plain) <= 1e-12 + 20 * EPS * allowed

@@ -77,7 +77,7 @@ def test_equals_a_plain_loop_when_tasks_stay_in_a_subspace(rule):
     ]
     learner = assert_equals_reference(tasks, 1e-2, rule)
     if rule.get("step", "adaptive") == "adaptive":
-        assert learner._run.record[0]["rank"] <= 8
+        assert learner._run.records[0]["rank"] <= 8
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
@@ -118,7 +118,7 @@ def test_the_runs_above_go_through_every_path(rule, lam, d, paths):
     learner = ltl.OnlineLTL(lam, **rule)
     taken, known = set(), 0 if rule["geometry"] == "entropic" else -1
     for X, y in ragged_tasks(d, 60, d, (1, 20)):
-        rank = learner.partial_fit(X, y)._run.record[0]["rank"]
+        rank = learner.partial_fit(X, y)._run.records[0]["rank"]
         spanned = 0 <= known <= kernels.LOW_RANK_FRACTION * d - 2
         taken.add("certified" if rank == -1 else "in the span" if spanned else "full")
         known = rank

@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fastltl import kernels
 from fastltl.learners.ridge import RepresentationRidge
-from fastltl.tasks import TaskSet
+from fastltl.tasks import TaskSet, group_codes
 from fastltl.threads import steadily
-from fastltl.validation import Array, check_computed, check_matrix
+from fastltl.validation import Array, check_computed, check_matrix, check_target
 
 
 class RepresentationLearner(
@@ -29,11 +29,13 @@ class RepresentationLearner(
 
     fit_intercept: bool
     n_features_in_: int
+    _representation: Array
 
     @property
-    @abstractmethod
     def D_(self) -> Array:
-        """The learned representation, a matrix that later tasks do not change."""
+        """The learned representation; a copy."""
+        check_is_fitted(self)
+        return self._representation.copy()
 
     @abstractmethod
     def fit(
@@ -87,10 +89,29 @@ class RepresentationLearner(
             return X
         return [(X, y)] if groups is None else TaskSet.from_groups(X, y, groups)
 
+    def _task_set(
+        self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
+    ) -> tuple[Any, Any]:
+        """The tasks that arguments of `fit` stand for, and what names their features if any does.
+
+        The tasks are a TaskSet or something that knows how to be one.
+        """
+        if y is not None and groups is None:
+            owner = type(self).__name__
+            data = check_matrix(X, owner=owner)
+            return TaskSet([(data, check_target(y, len(data), owner=owner))]), X
+        tasks = self._tasks(X, y, groups)
+        if y is not None or hasattr(tasks, "mean_objective"):
+            return tasks, tasks if y is None else X
+        tasks = list(tasks)
+        return TaskSet(tasks), tasks[0][0]
+
     def _remember_features(self, X: Any) -> None:
         """Record the number of the features and, of a data frame, their names."""
         if type(X) is np.ndarray:  # spares the search for names, which takes as long as a task
             self.n_features_in_ = X.shape[1]
+        elif hasattr(X, "mean_objective"):
+            self.n_features_in_ = X.n_features
         else:
             validate_data(self, X, skip_check_array=True)
 
@@ -109,7 +130,58 @@ class RepresentationLearner(
             self.__dict__ = before
             raise
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_representation" in self.__dict__
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         return tags
+
+
+class MultitaskModel(RepresentationLearner):
+    """Learners that have weights for the very tasks they were fitted to."""
+
+    coef_: Array
+    intercept_: Array
+    labels_: npt.NDArray[np.object_]
+
+    def _keep_weights(
+        self, labels: npt.NDArray[np.object_], weights: Array, intercepts: Array
+    ) -> None:
+        self.labels_, self.coef_, self.intercept_ = labels, weights, intercepts
+
+    def predict(self, X: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Array:
+        """Predict with the weights of the task that each row belongs to.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        groups : array-like of shape (n,), optional
+            Task of each row, by its label in `labels_`. Needed if there is more than one task.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
+        check_is_fitted(self)
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_feature_names(X)
+        if groups is None and len(self.labels_) > 1:
+            raise ValueError(
+                f"groups must name the task of each row, one of the {len(self.labels_)} that "
+                f"{type(self).__name__} was fitted to, got None."
+            )
+        tasks = np.zeros(len(data), dtype=np.int64)
+        if groups is not None:
+            places = {label: t for t, label in enumerate(self.labels_)}
+            codes, asked = group_codes(groups, len(data), "groups")
+            for label in asked:
+                if label not in places:
+                    raise ValueError(
+                        f"groups must name tasks that {type(self).__name__} was fitted to, got "
+                        f"{label!r}; adapt solves a new task."
+                    )
+            tasks = np.array([places[label] for label in asked])[codes]
+        prediction: Array = np.sum(data * self.coef_[tasks], axis=1) + self.intercept_[tasks]
+        return prediction

@@ -1,0 +1,408 @@
+"""BatchLTL and MTL: the best representation for a set of tasks, with a certificate."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import OptimizeResult, minimize
+from sklearn.exceptions import ConvergenceWarning
+
+from fastltl.learners.base import MultitaskModel, RepresentationLearner
+from fastltl.threads import one_blas_thread
+from fastltl.validation import (
+    Array,
+    check_computed,
+    check_count,
+    check_flag,
+    check_lam,
+    check_positive,
+    check_threads,
+)
+
+#: Least eigenvalue of V at a warm start, next to that of the identity. On a singular V the
+#: gradient cannot point out of its range, and the way would have to be found by curvature alone.
+LEAST_ROOT = 1e-2
+
+#: How far to go at the radii that lead up to the one asked for.
+EARLY_TOL = 1e-2
+
+
+class Objective(Protocol):
+    """What the solver asks of tasks: a smooth convex F that falls as D grows."""
+
+    n_features: int
+
+    def value_and_gradient(self, D: Array) -> tuple[float, Array]:
+        """F(D) and its gradient, a symmetric matrix."""
+
+    def curvature(self, E: Array) -> Array:
+        """Derivative of the gradient along E at the latest D."""
+
+
+class Iteration(NamedTuple):
+    """Where the solver stood after an iteration."""
+
+    objective: float
+    gap: float
+    seconds: float
+
+
+class FactoredProblem:
+    """min of log F(D) over V, where D = radius V V' / |V|^2 is always feasible.
+
+    Since <grad F, D> <= 0 the trace bound is active at the optimum and the normalisation loses
+    nothing; the logarithm makes the problem free of scales. With c = <grad F, VV'> / |V|^2 ::
+
+        gradient = 2 radius / (|V|^2 F) (grad F V - c V)
+
+    SciPy asks for value, gradient and curvature in separate calls; all are of the latest V.
+    """
+
+    def __init__(self, objective: Objective, radius: float) -> None:
+        self.objective = objective
+        self.radius = radius
+        self._x = np.empty(0)
+
+    def move_to(self, x: Array) -> None:
+        """Evaluate F at V, given as a vector, unless that is where it was evaluated last."""
+        if np.array_equal(x, self._x):
+            return
+        d = self.objective.n_features
+        self.V = x.reshape(d, d).copy()
+        self.square = float(np.sum(self.V**2))
+        self.P = self.V @ self.V.T / self.square
+        self.D = self.radius * self.P
+        self.F, self.G = self.objective.value_and_gradient(self.D)
+        self.c = float(np.sum(self.G * self.P))
+        self.slope = self.G @ self.V - self.c * self.V
+        self.least = float(np.linalg.eigvalsh(self.G)[0])
+        self._x = x.copy()
+
+    def value(self, x: Array) -> float:
+        self.move_to(x)
+        return float(np.log(self.F))
+
+    def gradient(self, x: Array) -> Array:
+        self.move_to(x)
+        return (2.0 * self.radius / (self.square * self.F) * self.slope).ravel()
+
+    def curvature(self, x: Array, direction: Array) -> Array:
+        """Derivative of the gradient along a direction."""
+        self.move_to(x)
+        V, W = self.V, direction.reshape(self.V.shape)
+        growth = 2.0 * float(np.sum(V * W)) / self.square  # of |V|^2, relative
+        half = V @ W.T / self.square
+        dP = half + half.T - growth * self.P
+        dG = self.objective.curvature(self.radius * dP)
+        dF = self.radius * float(np.sum(self.G * dP))
+        dc = float(np.sum(dG * self.P) + np.sum(self.G * dP))
+        change = dG @ V + self.G @ W - dc * V - self.c * W - (growth + dF / self.F) * self.slope
+        return (2.0 * self.radius / (self.square * self.F) * change).ravel()
+
+    def gap(self, radius: float) -> float:
+        """<grad F, D> + radius max(0, -lambda_min(grad F)), of which F(D) - min F is no more.
+
+        F is convex, so that this holds for the set of any radius that D lies in.
+        """
+        return max(0.0, self.radius * self.c + radius * max(0.0, -self.least))
+
+
+class Solution(NamedTuple):
+    """A representation, the objective there, and how far from optimal it is at the most."""
+
+    D: Array
+    objective: float
+    gap: float
+    history: list[Iteration]
+
+
+def minimise(
+    objective: Objective, radius: float, start: Array | None, tol: float, max_iter: int
+) -> Solution:
+    """Minimise F over {D PSD, tr D <= radius} to gap <= tol F.
+
+    The start is a representation, or else the identity. Where that comes close to interpolating
+    the tasks log F is steep and curved, and solutions for smaller radii lead up to this one.
+    """
+    began = time.perf_counter()
+    history: list[Iteration] = []
+
+    def record(problem: FactoredProblem) -> None:
+        seconds = time.perf_counter() - began
+        history.append(Iteration(problem.F, problem.gap(radius), seconds))
+
+    d = objective.n_features
+    V = np.eye(d) / np.sqrt(d)
+    if start is None:
+        for smaller in _leading_up_to(radius, objective):
+            problem = FactoredProblem(objective, smaller)
+            V = descend(problem, V, EARLY_TOL, max_iter - len(history), record)
+    else:
+        values, vectors = np.linalg.eigh(start)
+        least = LEAST_ROOT**2 * values.sum() / d
+        V = (vectors * np.sqrt(np.maximum(values, least) / values.sum())) @ vectors.T
+    problem = FactoredProblem(objective, radius)
+    descend(problem, V, tol, max_iter - len(history), record)
+    return Solution(problem.D, problem.F, problem.gap(radius), history)
+
+
+def _leading_up_to(radius: float, objective: Objective) -> list[float]:
+    """Smaller radii, ten times apart, from one at which I / d does not nearly interpolate."""
+    identity = np.eye(objective.n_features) / objective.n_features
+    nothing_learned, _ = objective.value_and_gradient(0.0 * identity)
+    radii = [radius]
+    while objective.value_and_gradient(radii[0] * identity)[0] < 0.05 * nothing_learned:
+        radii.insert(0, radii[0] / 10.0)
+    return radii[:-1]
+
+
+def descend(
+    problem: FactoredProblem,
+    V: Array,
+    tol: float,
+    max_iter: int,
+    record: Callable[[FactoredProblem], None],
+) -> Array:
+    """Go from V to where gap <= tol F, by SciPy's trust-region Newton-CG, and leave problem there.
+
+    Newton steps, since curvature along a direction costs a fraction of a gradient (no M is
+    factorised anew) and first-order methods stall where lam is small.
+    """
+
+    def is_there() -> bool:
+        return problem.gap(problem.radius) <= tol * problem.F
+
+    def after_iteration(intermediate_result: OptimizeResult) -> None:
+        problem.move_to(intermediate_result.x)
+        record(problem)
+        if is_there():
+            raise StopIteration
+
+    problem.move_to(V.ravel())
+    if is_there() or max_iter == 0:
+        return V
+    x: Array = minimize(
+        problem.value,
+        V.ravel(),
+        jac=problem.gradient,
+        hessp=problem.curvature,
+        method="trust-ncg",
+        callback=after_iteration,
+        options={"maxiter": max_iter, "gtol": 0.0},
+    ).x
+    problem.move_to(x)
+    return x.reshape(V.shape)
+
+
+class BatchLearner(RepresentationLearner):
+    """Learners that minimise a mean objective over tasks which they have all at once."""
+
+    #: Whether the objective is that of multitask learning.
+    _penalised: ClassVar[bool]
+
+    objective_: float
+    gap_: float
+    n_iter_: int
+    history_: list[Iteration]
+    _has_converged: bool
+
+    def __init__(
+        self,
+        lam: float = 1.0,
+        tol: float = 1e-6,
+        max_iter: int = 500,
+        warm_start: bool = False,
+        fit_intercept: bool = False,
+        n_threads: int | None = None,
+    ) -> None:
+        self.lam = lam
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.fit_intercept = fit_intercept
+        self.n_threads = n_threads
+
+    def fit(
+        self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
+    ) -> Self:
+        """Learn from all tasks at once.
+
+        Parameters
+        ----------
+        X : TaskSet, iterable of (X, y), or array-like of shape (n, d)
+            Tasks, when y is None; else the rows of one or more tasks.
+        y : array-like of shape (n,), optional
+        groups : array-like of shape (n,), optional
+            Task of each row, which need not be adjacent. By default all rows are one task.
+
+        Returns
+        -------
+        self
+        """
+        tasks, named = self._task_set(X, y, groups)
+        with self._unchanged_on_failure(), one_blas_thread():
+            objective = self._objective(tasks, check_threads(self.n_threads))
+            start = self.__dict__.get("_representation") if self.warm_start else None
+            if start is not None and len(start) != tasks.n_features:
+                raise ValueError(
+                    f"X must have the {len(start)} features of the earlier fit that warm_start "
+                    f"goes on from, got {tasks.n_features}."
+                )
+            self._remember_features(named)
+            self._solve(tasks, objective, start)
+        if not self._has_converged:
+            advice = "raise max_iter, or fit again with warm_start=True"
+            if self.n_iter_ < self.max_iter:
+                advice = "rounding errors allow no further progress, raise tol"
+            warnings.warn(
+                f"{type(self).__name__} stopped after {self.n_iter_} iterations with a gap of "
+                f"{self.gap_:.3g}, above tol={self.tol!r} times the objective of "
+                f"{self.objective_:.3g}: {advice}.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _objective(self, tasks: Any, n_threads: int) -> Any:
+        """The objective over tasks, which serves any lam; all parameters are checked first."""
+        check_lam(self.lam)
+        check_positive(self.tol, "tol")
+        check_count(self.max_iter, "max_iter")
+        check_flag(self.warm_start, "warm_start")
+        fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
+        return tasks.mean_objective(self._penalised, fit_intercept, n_threads)
+
+    def _solve(self, tasks: Any, objective: Any, start: Array | None) -> None:
+        """Minimise the objective from a start, and keep what comes of it."""
+        solution = minimise(objective, check_lam(self.lam), start, self.tol, self.max_iter)
+        self._has_converged = solution.gap <= self.tol * solution.objective
+        self._keep(solution, objective.target_unit)
+        self._fit_tasks(tasks, objective)
+
+    def _keep(self, solution: Solution, unit: float) -> None:
+        """Keep what was found with targets in this unit."""
+        self._representation = solution.D
+        self.objective_ = check_computed(solution.objective * unit * unit)
+        self.gap_ = solution.gap * unit * unit
+        self.n_iter_ = len(solution.history)
+        self.history_ = [
+            Iteration(objective * unit * unit, gap * unit * unit, seconds)
+            for objective, gap, seconds in solution.history
+        ]
+
+    def _fit_tasks(self, tasks: Any, objective: Any) -> None:
+        """What there is to fit beside D."""
+
+
+class BatchLTL(BatchLearner):
+    """Learn the representation with the least mean training error over a set of tasks.
+
+    min over D PSD with tr D <= 1 / lam of the mean of L(D) = n |(X D X' + n I)^-1 y|^2, the
+    training error of ridge regression with D on each task. This is what `OnlineLTL` approximates
+    without keeping the tasks.
+
+    Parameters
+    ----------
+    lam : float
+        Regularisation: the trace of D is at most 1 / lam. It has to be chosen, by the error on
+        validation tasks; see `select_lam`.
+    tol : float
+        The solver stops when the objective is certified to be within tol times itself of the
+        optimum. Below about 1e-8 rounding errors stop it first.
+    max_iter : int
+        The most Newton iterations.
+    warm_start : bool
+        Whether `fit` starts from the representation that an earlier `fit` has found, with any
+        lam and for any tasks of the same features.
+    fit_intercept : bool
+        Whether to centre X and y inside each task.
+    n_threads : int, optional
+        Threads that share the tasks; by default Numba's number, one for each core. Results have
+        the same bits for any number.
+
+    Attributes
+    ----------
+    D_ : ndarray of shape (d, d)
+        The learned representation; a copy.
+    objective_ : float
+        Mean of L over the tasks, at `D_`.
+    gap_ : float
+        What `objective_` exceeds the optimum by, at the most.
+    n_iter_ : int
+    history_ : list of (objective, gap, seconds)
+        After each iteration, as named tuples.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> environment = ltl.datasets.make_environment(n_features=10, noise=0.1, random_state=0)
+    >>> learner = ltl.BatchLTL(lam=0.1).fit(environment.tasks(50, n_samples=8))
+    >>> bool(learner.gap_ <= 1e-6 * learner.objective_)
+    True
+    >>> learner.D_.trace().round(6)
+    np.float64(10.0)
+    """
+
+    _penalised = False
+
+
+class MTL(MultitaskModel, BatchLearner):
+    """Multitask learning: the weights of all tasks at once, with trace-norm regularisation.
+
+    min over D PSD with tr D <= 1 / lam of the mean over tasks of
+    min over w of |y - Xw|^2 / n + w' D^+ w, which equals
+    min over W of the mean of |y - Xw|^2 / n, plus lam / T times the squared trace norm of W.
+
+    Parameters
+    ----------
+    lam : float
+        Regularisation: the trace of D is at most 1 / lam.
+    tol : float
+        The solver stops when the objective is certified to be within tol times itself of the
+        optimum. Below about 1e-8 rounding errors stop it first.
+    max_iter : int
+        The most Newton iterations.
+    warm_start : bool
+        Whether `fit` starts from the representation that an earlier `fit` has found, with any
+        lam and for any tasks of the same features.
+    fit_intercept : bool
+        Whether to centre X and y inside each task and fit an intercept.
+    n_threads : int, optional
+        Threads that share the tasks; by default Numba's number, one for each core. Results have
+        the same bits for any number.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_tasks, d)
+        Weights of each task.
+    intercept_ : ndarray of shape (n_tasks,)
+    labels_ : ndarray of shape (n_tasks,)
+        Names of the tasks, as `predict` knows them.
+    D_ : ndarray of shape (d, d)
+        The learned representation, with which a new task can be solved; a copy.
+    objective_, gap_, n_iter_, history_
+        As in `BatchLTL`.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> environment = ltl.datasets.make_environment(n_features=10, noise=0.1, random_state=0)
+    >>> tasks = environment.tasks(20, n_samples=8)
+    >>> model = ltl.MTL(lam=0.1).fit(tasks)
+    >>> X, y = tasks[3]
+    >>> model.predict(X, groups=[3] * 8).shape
+    (8,)
+    """
+
+    _penalised = True
+
+    def _fit_tasks(self, tasks: Any, objective: Any) -> None:
+        weights = objective.weights(self._representation)
+        self._keep_weights(tasks.labels, weights, objective.intercepts(weights))

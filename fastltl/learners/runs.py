@@ -1,0 +1,173 @@
+"""Online runs: the arrays of one pass over tasks, and the kernels that update them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fastltl import bounds, kernels
+from fastltl.threads import in_pieces
+from fastltl.validation import Array, check_positive
+
+
+class Run:
+    """One pass over tasks by one or more candidates, stacked along the first axis of each array.
+
+    A candidate has a radius and the numerator of its steps; `first` times the identity is its
+    D^(1).
+    """
+
+    #: Names of the matrices in the order in which the kernels take them.
+    matrices: ClassVar[tuple[str, ...]] = ("iterates", "totals", "vectors")
+
+    #: Kernels that take all arrays of the run and a task, or the candidates lo to hi.
+    learn_kernel: Callable[..., bool]
+    step_kernel: Callable[..., None]
+
+    #: Nanoseconds, roughly, that a step takes for each entry of D.
+    cost_of_step: ClassVar[float]
+
+    def __init__(self, d: int, radii: Array, numerators: Array, first: Array) -> None:
+        self.iterates = first[:, None, None] * np.eye(d)
+        self.totals = np.zeros_like(self.iterates)
+        self.vectors = np.zeros_like(self.iterates)
+        self.values = np.zeros((len(radii), d))
+        self.records = np.zeros(len(radii), kernels.RECORD)
+        self.records["radius"], self.records["scale"] = radii, numerators
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Lay out what kernels take, with room for what a task tells the candidates."""
+        n_candidates, d = self.values.shape
+        self._factors = np.zeros((n_candidates, 2, d))
+        self._meetings = np.zeros(n_candidates, kernels.MEETING)
+        self._arrays: tuple[Any, ...] = (
+            *(getattr(self, name) for name in self.matrices),
+            self.values,
+            self._factors,
+            self._meetings,
+            self.records,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What was learned, without the room for a task."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    @property
+    def n_features(self) -> int:
+        return int(self.values.shape[1])
+
+    @property
+    def n_tasks(self) -> int:
+        """T, the number of tasks learned from."""
+        return int(self.records[0]["n_tasks"])
+
+    def learn(self, X: Array, y: Array) -> bool:
+        """Take one task with every candidate, or refuse it with nothing changed."""
+        return self.learn_kernel(*self._arrays, X, y)
+
+    def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
+        """`learn`, to the bit, with the candidates shared out between threads."""
+        n_candidates = len(self.records)
+        met = in_pieces(
+            kernels.meet_task,
+            n_candidates,
+            n_threads,
+            0.1 * X.size * (X.shape[1] + min(X.shape)),
+            self.iterates,
+            self._factors,
+            self._meetings,
+            self.records,
+            X,
+            y,
+        )
+        if not all(met):
+            return False
+        cost = self.cost_of_step * float(self.n_features) ** 2
+        in_pieces(self.step_kernel, n_candidates, n_threads, cost, *self._arrays)
+        return True
+
+    def representations(self, averaging: str) -> Array:
+        """A representation for each candidate: the mean of D^(1..T) or, "last", D^(T+1)."""
+        if averaging == "last":
+            return self.iterates.copy()
+        means: Array = self.totals / self.n_tasks
+        return means
+
+    def regret_bound(self, k: int) -> float:
+        """A bound on the regret of a candidate, from the gradients it met."""
+        raise NotImplementedError
+
+
+class EuclideanRun(Run):
+    """Projected gradient descent from D^(1) = radius / d I."""
+
+    learn_kernel = staticmethod(kernels.learn_euclidean)
+    step_kernel = staticmethod(kernels.step_euclidean)
+    cost_of_step = 10.0
+
+    def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
+        adaptive = isinstance(step, str) and step == "adaptive"
+        if adaptive:
+            numerators = radii if step_scales is None else step_scales * radii
+        elif step_scales is not None:
+            raise ValueError(
+                f"step_scale goes with step='adaptive' only, got step={step!r} and "
+                f"step_scale={step_scales[0]!r}."
+            )
+        elif isinstance(step, str) and step == "theory":
+            numerators = radii / np.sqrt(2)
+        else:
+            wanted = "'adaptive', 'theory' or a positive finite number"
+            numerators = np.full_like(radii, check_positive(step, "step", wanted))
+        super().__init__(d, radii, numerators, radii / d)
+        self.records["adaptive"] = adaptive
+        self.records["rank"], self.records["floor"] = -1, radii / d
+
+    def regret_bound(self, k: int) -> float:
+        run = self.records[k]
+        if run["step"] == 0.0:  # every gradient was zero, so every iterate was optimal
+            return 0.0
+        return bounds.gradient_descent_regret(
+            run["radius"], run["step"], run["step_cost"], run["n_tasks"]
+        )
+
+
+class EntropicRun(Run):
+    """The leader regularised by von Neumann entropy, from D^(1) = radius / (d + 1) I."""
+
+    matrices = ("duals", *Run.matrices)
+    learn_kernel = staticmethod(kernels.learn_entropic)
+    step_kernel = staticmethod(kernels.step_entropic)
+    cost_of_step = 100.0
+
+    def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
+        if not isinstance(step, str) or step != "adaptive":
+            raise ValueError(f"step must be 'adaptive' with geometry='entropic', got {step!r}.")
+        self.step_scales = np.full_like(radii, 2.0) if step_scales is None else step_scales
+        self.duals = np.zeros((len(radii), d, d))
+        super().__init__(d, radii, self.step_scales * np.sqrt(np.log(d + 1)), radii / (d + 1))
+        self.records["adaptive"] = self.records["entropic"] = True
+
+    def regret_bound(self, k: int) -> float:
+        run = self.records[k]
+        return bounds.entropic_regret(
+            run["radius"],
+            run["norm"],
+            run["largest"],
+            run["n_tasks"],
+            self.n_features,
+            float(self.step_scales[k]),
+        )
+
+
+RUNS: dict[str, type[EuclideanRun] | type[EntropicRun]] = {
+    "euclidean": EuclideanRun,
+    "entropic": EntropicRun,
+}

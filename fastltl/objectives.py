@@ -1,0 +1,176 @@
+"""Packed tasks as kernels want them, and the mean of an objective over tasks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastltl import kernels
+from fastltl.threads import in_pieces
+from fastltl.validation import Array, check_computed
+
+Indices = npt.NDArray[np.int64]
+
+
+class ReducedTasks(NamedTuple):
+    """Tasks with the same ridge regression as others, but no more rows than their inputs' rank.
+
+    Task t has the rows starts[t] to starts[t + 1] of R and z. It stands for sizes[t] samples,
+    of whose targets misfits[t] = |y - Xw|^2 can be reached by no weights. The means are zero if
+    the tasks were not centred.
+    """
+
+    R: Array
+    z: Array
+    starts: Indices
+    sizes: Indices
+    misfits: Array
+    x_means: Array
+    y_means: Array
+
+    @property
+    def n_features(self) -> int:
+        return int(self.R.shape[1])
+
+    @property
+    def cost_of_dual(self) -> float:
+        """Nanoseconds, roughly, for the Cholesky factor of M of a task."""
+        n_rows, d = self.R.shape
+        rows = n_rows / len(self.sizes)
+        return float(0.1 * rows * d * (d + rows))
+
+
+def reduce_tasks(
+    X: Array, y: Array, offsets: Indices, centred: bool, n_threads: int
+) -> ReducedTasks:
+    """Reduce packed tasks, whose arrays may be read-only."""
+    d, n_tasks, sizes = X.shape[1], len(offsets) - 1, np.diff(offsets)
+    rooms = np.concatenate([[0], np.cumsum(np.minimum(sizes, d))])
+    R, z = np.empty((rooms[-1], d)), np.empty(rooms[-1])
+    ranks, misfits = np.zeros(n_tasks, dtype=np.int64), np.empty(n_tasks)
+    x_means, y_means = np.zeros((n_tasks, d)), np.zeros(n_tasks)
+    in_pieces(
+        kernels.reduce_tasks,
+        n_tasks,
+        n_threads,
+        50.0 * X.size / n_tasks,
+        X,
+        y,
+        offsets,
+        centred,
+        rooms,
+        R,
+        z,
+        ranks,
+        misfits,
+        x_means,
+        y_means,
+    )
+    starts = np.concatenate([[0], np.cumsum(ranks)])
+    if starts[-1] < rooms[-1]:
+        kept = np.repeat(rooms[:-1] - starts[:-1], ranks) + np.arange(starts[-1])
+        R, z = R[kept], z[kept]
+    return ReducedTasks(R, z, starts, sizes, misfits, x_means, y_means)
+
+
+def ridge_paths(tasks: ReducedTasks, lams: Array, n_threads: int) -> Array:
+    """Weights of ordinary ridge regression, D = I / lam, of shape (lams, tasks, d)."""
+    weights = np.empty((len(lams), len(tasks.sizes), tasks.n_features))
+    in_pieces(
+        kernels.ridge_paths,
+        len(tasks.sizes),
+        n_threads,
+        20.0 * tasks.R.size / len(tasks.sizes),
+        lams,
+        tasks.R,
+        tasks.z,
+        tasks.starts,
+        tasks.sizes,
+        weights,
+    )
+    return check_computed(weights)
+
+
+class MeanObjective:
+    """F(D) = mean over tasks of L(D) or, `penalised`, of min over w of |y - Xw|^2/n + w' D^+ w.
+
+    The tasks come with their targets in units of `target_unit`, the largest of them, and values
+    and gradients are in units of its square: no choice of units for y makes them overflow.
+    """
+
+    def __init__(
+        self, tasks: ReducedTasks, target_unit: float, penalised: bool, n_threads: int
+    ) -> None:
+        self.tasks = tasks
+        self.target_unit = target_unit
+        self.penalised = penalised
+        self.n_threads = n_threads
+        shape = len(tasks.sizes), tasks.n_features
+        self._values = np.empty(shape[0])
+        self._A, self._B, self._dA, self._dB = (np.empty(shape) for _ in range(4))
+        self._corners = np.concatenate([[0], np.cumsum(np.diff(tasks.starts) ** 2)])
+        self._L = np.empty(self._corners[-1])
+
+    @property
+    def n_features(self) -> int:
+        return self.tasks.n_features
+
+    def value_and_gradient(self, D: Array) -> tuple[float, Array]:
+        """F(D) and its gradient."""
+        tasks = self.tasks
+        self._in_threads(
+            kernels.objectives,
+            tasks.cost_of_dual,
+            D,
+            tasks.R,
+            tasks.z,
+            tasks.starts,
+            tasks.sizes,
+            tasks.misfits,
+            self.penalised,
+            self._values,
+            self._A,
+            self._B,
+            self._L,
+            self._corners,
+        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            half = self._A.T @ self._B
+        value = check_computed(float(np.mean(self._values)))
+        return value, check_computed((half + half.T) / -len(self._values))
+
+    def curvature(self, E: Array) -> Array:
+        """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
+        tasks = self.tasks
+        self._in_threads(
+            kernels.factor_changes,
+            2.0 * (tasks.R.size + self._L.size) / len(tasks.sizes),
+            self._A @ E,
+            self._B @ E,
+            tasks.R,
+            tasks.starts,
+            tasks.sizes,
+            self.penalised,
+            self._L,
+            self._corners,
+            self._dA,
+            self._dB,
+        )
+        half = self._dA.T @ self._B + self._A.T @ self._dB
+        return (half + half.T) / -len(self._values)
+
+    def weights(self, D: Array) -> Array:
+        """Ridge weights D a of each task with D, by rows, in the units of y."""
+        self.value_and_gradient(D)
+        return self._A @ D * self.target_unit
+
+    def intercepts(self, weights: Array) -> Array:
+        """The intercept that goes with the weights of each task, in the units of y."""
+        along_means = np.sum(weights * self.tasks.x_means, axis=1)
+        levels: Array = self.tasks.y_means * self.target_unit - along_means
+        return levels
+
+    def _in_threads(self, kernel: Any, cost: float, *arguments: Any) -> None:
+        in_pieces(kernel, len(self._values), self.n_threads, cost, *arguments)

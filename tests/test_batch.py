@@ -1,0 +1,309 @@
+"""BatchLTL and MTL: certified by plain NumPy, equal to an independent convex solver."""
+
+import pickle
+import warnings
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from naive import literal_gap, ragged_tasks, random_psd, relative, sphere_task, unit_ball_task
+from schools import needs_schools, schools_tasks
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+import fastltl as ltl
+from fastltl import reference
+from fastltl.learners.batch import FactoredProblem
+
+LEARNERS = [ltl.BatchLTL, ltl.MTL]
+LAMS = np.logspace(-6, 3, 30)
+
+
+def small_tasks(seed, n_tasks=5, d=4, sizes=(2, 7)):
+    return ltl.TaskSet(ragged_tasks(seed, n_tasks, d, sizes))
+
+
+@pytest.mark.parametrize("lam", [0.01, 0.3, 10.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_mtl_is_trace_norm_regularisation(seed, lam):
+    tasks = small_tasks(seed)
+    model = ltl.MTL(lam, tol=1e-8).fit(tasks)
+    W = cp.Variable((4, 5))
+    risks = [cp.sum_squares(y - X @ W[:, t]) / len(y) for t, (X, y) in enumerate(tasks)]
+    problem = cp.Problem(cp.Minimize((sum(risks) + lam * cp.normNuc(W) ** 2) / 5))
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    assert model.objective_ == pytest.approx(problem.value, rel=1e-7)
+    assert relative(model.coef_, W.value.T) < 1e-4
+    risks = [np.mean((y - X @ w) ** 2) for (X, y), w in zip(tasks, model.coef_, strict=True)]
+    penalty = lam * np.linalg.norm(model.coef_, "nuc") ** 2 / 5
+    assert np.mean(risks) + penalty == pytest.approx(problem.value, rel=1e-7)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("lam", [1e-2, 1.0])
+def test_it_finds_what_accelerated_projected_gradient_finds(learner, lam):
+    tasks = small_tasks(3, n_tasks=12, d=6)
+    found = learner(lam, tol=1e-7).fit(tasks)
+    D = reference.batch_solution(tasks, lam, penalised=learner is ltl.MTL, tol=1e-7)
+    assert relative(found.D_, D) < 1e-3
+    value, _ = reference.mean_objective(D, tasks, penalised=learner is ltl.MTL)
+    assert found.objective_ == pytest.approx(value, rel=2e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("n_tasks", [10, 50, 150])
+@pytest.mark.parametrize("n", [20, 50])
+def test_the_certificate_holds_on_the_papers_data(learner, n, n_tasks):
+    tasks = ltl.datasets.make_environment(random_state=n_tasks).tasks(n_tasks, n)
+    assert_certified(learner(), tasks)
+
+
+@pytest.mark.slow
+@needs_schools
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_certificate_holds_on_schools(learner):
+    assert_certified(learner(), schools_tasks())
+
+
+def assert_certified(learner, tasks):
+    """Cold fits for lam >= 1e-4 and for the smallest lam, as plain NumPy sees them."""
+    for lam in [LAMS[0], *LAMS[LAMS >= 1e-4]]:
+        learner.set_params(lam=lam).fit(tasks)
+        value, gap = literal_gap(learner.D_, tasks, lam, learner._penalised)
+        allowed = 1e-6 if lam >= 1e-4 else 1e-2
+        assert gap <= allowed * value * (1 + 1e-3)
+        assert learner.objective_ == pytest.approx(value, rel=1e-6)
+        assert learner.n_iter_ <= 500
+        assert np.trace(learner.D_) <= (1 + 1e-12) / lam
+        assert np.linalg.eigvalsh(learner.D_)[0] >= -1e-12 / lam
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize(
+    ("n_tasks", "d", "sizes"), [(1, 1, (1, 1)), (4, 1, (1, 5)), (3, 7, (1, 1))]
+)
+@pytest.mark.parametrize("lam", [1e-6, 1.0, 1e3])
+def test_the_smallest_of_problems(learner, n_tasks, d, sizes, lam):
+    tasks = small_tasks(0, n_tasks, d, sizes)
+    found = learner(lam).fit(tasks)
+    value, gap = literal_gap(found.D_, tasks, lam, learner is ltl.MTL)
+    assert gap <= 1e-6 * value + 1e-12 * np.mean([np.mean(y**2) for _, y in tasks])
+    assert found.objective_ == pytest.approx(value, rel=1e-6)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_dependent_inputs_and_constant_columns(learner):
+    rng = np.random.default_rng(0)
+    tasks = []
+    for _ in range(6):
+        X, y = sphere_task(rng, 9, 5)
+        X[:, 3], X[:, 4] = 1.0, X[:, 0]
+        tasks.append((np.vstack([X, X[:3]]), np.concatenate([y, y[:3] + 0.1])))
+    for lam in (1e-4, 1e-1):
+        found = learner(lam).fit(tasks)
+        value, gap = literal_gap(found.D_, tasks, lam, learner is ltl.MTL)
+        assert gap <= 2e-6 * value
+        assert found.objective_ == pytest.approx(value, rel=2e-7)
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+def test_gradient_and_curvature_agree_with_finite_differences(penalised):
+    rng = np.random.default_rng(0)
+    objective = small_tasks(1, 8, 5).mean_objective(penalised, False, 1)
+    D, E = random_psd(rng, 5, trace=3.0), rng.normal(size=(5, 5))
+    E += E.T
+    h = 1e-5
+    above, below = (objective.value_and_gradient(D + s * E) for s in (h, -h))
+    _, gradient = objective.value_and_gradient(D)
+    assert (above[0] - below[0]) / (2 * h) == pytest.approx(np.sum(gradient * E), rel=1e-7)
+    assert relative(objective.curvature(E), (above[1] - below[1]) / (2 * h)) < 1e-7
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+def test_the_factored_problem_agrees_with_finite_differences(penalised):
+    rng = np.random.default_rng(0)
+    problem = FactoredProblem(small_tasks(1, 8, 5).mean_objective(penalised, False, 1), 3.0)
+    x, direction, h = rng.normal(size=25), rng.normal(size=25), 1e-5
+    slope = (problem.value(x + h * direction) - problem.value(x - h * direction)) / (2 * h)
+    assert problem.gradient(x) @ direction == pytest.approx(slope, rel=1e-7)
+    bend = (problem.gradient(x + h * direction) - problem.gradient(x - h * direction)) / (2 * h)
+    assert relative(problem.curvature(x, direction), bend) < 1e-7
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+def test_the_mean_objective_agrees_with_its_twin(penalised):
+    tasks = small_tasks(1, 9, 6, (1, 15))
+    D = random_psd(np.random.default_rng(0), 6, trace=5.0)
+    objective = tasks.mean_objective(penalised, False, 1)
+    value, gradient = objective.value_and_gradient(D)
+    expected, expected_gradient = reference.mean_objective(D, tasks, penalised)
+    unit = objective.target_unit**2
+    assert value * unit == pytest.approx(expected, rel=1e-13)
+    assert relative(gradient * unit, expected_gradient) < 1e-13
+    weights = [reference.ridge_weights(D, X, y) for X, y in tasks]
+    assert relative(objective.weights(D), weights) < 1e-12
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_same_bits_for_any_number_of_threads(learner):
+    tasks = ltl.datasets.make_environment(30, random_state=0).tasks(60, 40)
+    one, two, five = (learner(0.01, n_threads=k).fit(tasks) for k in (1, 2, 5))
+    for other in (two, five):
+        assert np.array_equal(one.D_, other.D_)
+        assert (one.objective_, one.gap_, one.n_iter_) == (
+            other.objective_,
+            other.gap_,
+            other.n_iter_,
+        )
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize(("in_y", "in_x"), [(1e-60, 1.0), (1e60, 1.0), (1e-3, 1e-20), (1.0, 1e20)])
+def test_units_do_not_matter(learner, in_y, in_x):
+    tasks = small_tasks(2, 8, 4)
+    plain = learner(0.1).fit(tasks)
+    lam = 0.1 * in_x**2
+    scaled = learner(lam).fit([(X * in_x, y * in_y) for X, y in tasks])
+    assert scaled.n_iter_ == plain.n_iter_
+    assert relative(scaled.D_ * in_x**2, plain.D_) < 1e-6
+    assert scaled.objective_ == pytest.approx(plain.objective_ * in_y**2, rel=1e-9)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_history_is_what_happened(learner):
+    found = learner(0.01).fit(small_tasks(0, 20, 6))
+    assert len(found.history_) == found.n_iter_ > 1
+    objectives, gaps, seconds = np.array(found.history_).T
+    assert (np.diff(objectives) <= 0).all()
+    assert (np.diff(seconds) > 0).all()
+    assert (gaps[:-1] > 1e-6 * objectives[:-1]).all()
+    assert found.history_[-1].objective == found.objective_
+    assert found.history_[-1].gap == found.gap_ <= 1e-6 * found.objective_
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_not_converged_is_said(learner):
+    tasks = small_tasks(0, 20, 6)
+    with pytest.warns(ConvergenceWarning, match=r"stopped after 2 iterations .* tol=1e-06"):
+        short = learner(0.01, max_iter=2).fit(tasks)
+    assert short.n_iter_ == 2
+    assert short.gap_ > 1e-6 * short.objective_
+    value, gap = literal_gap(short.D_, tasks, 0.01, learner is ltl.MTL)
+    assert short.gap_ == pytest.approx(gap, rel=1e-6)
+    assert short.objective_ == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_an_iteration_limit_within_the_approach_is_said_too(learner):
+    """Small lam is approached from larger ones; wherever it ends, D_ is certified as it is."""
+    tasks = ltl.datasets.make_environment(20, random_state=0).tasks(5, 8)
+    with pytest.warns(ConvergenceWarning, match="stopped after 1 iterations"):
+        short = learner(1e-6, max_iter=1).fit(tasks)
+    assert np.trace(short.D_) == pytest.approx(1e6)
+    value, gap = literal_gap(short.D_, tasks, 1e-6, learner is ltl.MTL)
+    assert short.gap_ == pytest.approx(gap, rel=1e-3)
+    assert short.objective_ == pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_warm_start_goes_on_from_where_it_was(learner):
+    environment = ltl.datasets.make_environment(12, random_state=0)
+    tasks = environment.tasks(30, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warm = learner(1e-3, warm_start=True, max_iter=3)
+        gaps = [warm.fit(tasks).gap_ / warm.objective_ for _ in range(12)]
+    assert gaps[-1] <= 1e-6 < gaps[0]
+    cold = learner(1e-3).fit(tasks)
+    assert warm.objective_ == pytest.approx(cold.objective_, rel=2e-6)
+    warm.set_params(lam=5e-4, max_iter=500).fit(environment.tasks(31, 8))
+    assert warm.gap_ <= 1e-6 * warm.objective_
+    with pytest.raises(ValueError, match="X must have the 12 features of the earlier fit"):
+        warm.fit(small_tasks(0))
+    assert warm.D_.shape == (12, 12)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_targets_of_zero(learner):
+    found = learner(0.5).fit([(np.eye(3), np.zeros(3)), (np.ones((2, 3)), np.zeros(2))])
+    assert (found.objective_, found.gap_, found.n_iter_) == (0.0, 0.0, 0)
+    assert np.allclose(found.D_, np.eye(3) / 3 / 0.5)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_an_intercept_is_centring(learner):
+    rng = np.random.default_rng(0)
+    tasks = [(X + rng.normal(size=4), y + 100 * rng.normal()) for X, y in small_tasks(0, 6)]
+    centred = [(X - X.mean(axis=0), y - y.mean()) for X, y in tasks]
+    one = learner(0.1, fit_intercept=True).fit(tasks)
+    assert relative(one.D_, learner(0.1).fit(centred).D_) < 1e-6
+    model = one.adapt(*tasks[2])
+    if learner is ltl.MTL:
+        assert one.coef_[2] == pytest.approx(model.coef_, rel=1e-9)
+        assert one.intercept_[2] == pytest.approx(model.intercept_, rel=1e-9)
+
+
+def test_predictions_are_those_of_each_task():
+    tasks = small_tasks(0, 6)
+    X, y = np.vstack([X for X, _ in tasks]), np.concatenate([y for _, y in tasks])
+    groups = np.repeat(list("abcdef"), tasks.sizes)
+    for model in (ltl.MTL(0.1, fit_intercept=True), ltl.ITL(0.1, fit_intercept=True)):
+        model.fit(X, y, groups=groups)
+        assert list(model.labels_) == list("abcdef")
+        shuffled = np.random.default_rng(0).permutation(len(y))
+        prediction = model.predict(X[shuffled], groups[shuffled])
+        for i, row in enumerate(shuffled):
+            t = "abcdef".index(groups[row])
+            expected = X[row] @ model.coef_[t] + model.intercept_[t]
+            assert prediction[i] == pytest.approx(expected, rel=1e-12)
+        with pytest.raises(ValueError, match="groups must name the task of each row, one of the 6"):
+            model.predict(X)
+        with pytest.raises(ValueError, match="got 'z'; adapt solves a new task"):
+            model.predict(X[:1], ["z"])
+        with pytest.raises(ValueError, match="X has 3 features"):
+            model.predict(X[:, :3], groups)
+    assert ltl.MTL().fit(X, y).predict(X).shape == y.shape
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lam": 0.0}, "lam must be a positive finite number, got 0.0"),
+        ({"tol": -1e-6}, "tol must be a positive finite number, got -1e-06"),
+        ({"max_iter": 0}, "max_iter must be a whole number from 1 up, got 0"),
+        ({"warm_start": "yes"}, "warm_start must be True or False, got 'yes'"),
+        ({"fit_intercept": 1}, "fit_intercept must be True or False, got 1"),
+        ({"n_threads": 0}, "n_threads must be a whole number from 1 up, got 0"),
+    ],
+)
+def test_a_bad_parameter_is_named_and_changes_nothing(learner, change, message):
+    tasks = small_tasks(0)
+    fitted = learner(0.1).fit(tasks)
+    before = pickle.dumps(fitted.set_params(**change))
+    with pytest.raises(ValueError, match=message):
+        fitted.fit(tasks)
+    assert pickle.dumps(fitted) == before
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_bad_task_is_named_and_changes_nothing(learner):
+    rng = np.random.default_rng(0)
+    good = unit_ball_task(rng, 4, 3)
+    fitted = learner(0.1).fit([good])
+    before = pickle.dumps(fitted)
+    for bad, message in [
+        ((good[0], good[1][:2]), "task 1: y must have one value for each of the 4 rows"),
+        ((np.full((2, 3), np.nan), np.ones(2)), "task 1: X must hold finite numbers only, got NaN"),
+        (unit_ball_task(rng, 4, 2), "task 1: X has 2 features, but the first task is expecting 3"),
+        ((1e200 * good[0], good[1]), "D, X and y must not be so large"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fitted.fit([good, bad])
+        assert pickle.dumps(fitted) == before
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        fitted.fit(good[0])
+    with pytest.raises(NotFittedError):
+        _ = learner().D_
+    with pytest.raises(NotFittedError):
+        learner().adapt(*good)
