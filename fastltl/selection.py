@@ -129,7 +129,7 @@ class OnlineLTLPath(OnlineLearner):
     >>> validation = environment.tasks(20, n_samples=16).split_samples(0.5, random_state=0)
     >>> path = ltl.OnlineLTLPath(validation=validation).fit(environment.tasks(100, n_samples=8))
     >>> path.scores_.shape, f"{path.best_lam_:.1e}"
-    ((30,), '...')
+    ((30,), '2.6e-03')
     """
 
     _SETTINGS = ("lams", "geometry", "step", "step_scale", "metric", "fit_intercept")
@@ -405,7 +405,13 @@ def select_lam(
     >>> environment = ltl.datasets.make_environment(n_features=10, noise=0.1, random_state=0)
     >>> validation = environment.tasks(20, n_samples=16).split_samples(0.5, random_state=0)
     >>> tasks = environment.tasks(50, n_samples=8)
-    >>> ltl.select_lam(ltl.BatchLTL(), tasks, validation, lams=[1e-3, 1e-2, 1e-1, 1.0])
+    >>> ltl.select_lam(ltl.BatchLTL(), tasks, validation, lams=[1e-4, 1e-3, 1e-2, 1e-1])
+    Selection of lam for BatchLTL by 20 validation tasks
+          lam  mse
+     1.00e-04  0.0648...
+     1.00e-03  0.0373...  <- best
+     1.00e-02  0.0404...
+     1.00e-01  0.0892...
     """
     if not isinstance(learner, RepresentationLearner) or "lam" not in learner.get_params():
         raise TypeError(

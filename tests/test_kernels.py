@@ -109,6 +109,38 @@ def test_more_samples_than_features_keeps_the_digits_that_the_literal_formula_lo
     assert relative(literal_gradient(D, X, y), gradient) > 1e-9
 
 
+def dependent_tasks():
+    """Repeated rows, few distinct rows, columns on scales that differ by 1e5 or by 1e9."""
+    rng = np.random.default_rng(0)
+    X, y = sphere_task(rng, 4, 6)
+    yield pytest.param(np.vstack([X, X[:2]]), np.append(y, y[:2] + 0.5), id="repeated rows, n = d")
+    yield pytest.param(np.repeat(X, 5, axis=0), rng.normal(size=20), id="repeated rows, n > d")
+    yield pytest.param(np.outer(rng.normal(size=5), X[0]), rng.normal(size=5), id="rank one")
+    yield pytest.param(X * [1, 5e4, 1, 1, 1, 1], y, id="a column of 5e4")
+    yield pytest.param(X * [1, 1.7e9, 1, 1, 1, 1], y, id="a column of 1.7e9")
+    yield pytest.param(np.round(rng.uniform(size=(30, 6))), rng.normal(size=30), id="binary")
+
+
+@pytest.mark.parametrize("lam", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize(("X", "y"), list(dependent_tasks()))
+def test_dependent_inputs_keep_their_digits(X, y, lam):
+    """Against formulas in the singular values, of which no two are subtracted."""
+    n, d = X.shape
+    U, s, Vt = np.linalg.svd(X, full_matrices=False)
+    kept = s > max(n, d) * EPS * s[0]
+    U, s, Vt = U[:, kept], s[kept], Vt[kept]
+    z, dual = U.T @ y, s**2 / lam + n
+    w = Vt.T @ (s * z / dual) / lam
+    a, b = Vt.T @ (s * z / dual), n * Vt.T @ (s * z / dual**2)
+    for module in (kernels, reference):
+        D = np.eye(d) / lam
+        assert relative(module.ridge_weights(D, X, y), w) < 1e-9
+        assert relative(module.task_gradient(D, X, y), -np.outer(a, b) - np.outer(b, a)) < 1e-9
+        rest = np.sum((y - U @ z) ** 2) / n
+        loss = n * np.sum((z / dual) ** 2) + rest
+        assert module.task_loss(D, X, y) == pytest.approx(loss, rel=1e-9)
+
+
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (4, 6), (9, 3)])
 def test_gradient_agrees_with_finite_differences(n, d):
     rng = np.random.default_rng(n)

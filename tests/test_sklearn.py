@@ -23,7 +23,7 @@ ESTIMATORS = [
     ltl.OnlineLTL(geometry="euclidean", step=0.5),
     ltl.OnlineLTLPath(lams=[1.0]),  # several would need validation tasks of the right width
     ltl.BatchLTL(),
-    ltl.BatchLTL(warm_start=True, fit_intercept=True),
+    ltl.BatchLTL(fit_intercept=True),
     ltl.MTL(),
     ltl.ITL(),
     ltl.ITL(fit_intercept=True),

@@ -1,4 +1,4 @@
-"""BLAS at one thread: bits that do not depend on threads, and holds that overlap."""
+"""BLAS at one thread, bits that do not depend on threads, and the pool of threads."""
 
 import os
 import pickle
@@ -14,10 +14,11 @@ from fastltl import threads
 
 
 def blas_threads():
+    """Of every BLAS that has threads at all; other packages may bring one that has not."""
     return {
         library["num_threads"]
         for library in ThreadpoolController().info()
-        if library["user_api"] == "blas"
+        if library["user_api"] == "blas" and library.get("threading_layer") != "disabled"
     }
 
 
@@ -98,3 +99,36 @@ def test_learners_in_threads_do_not_disturb_each_other():
     for worker in workers:
         worker.join()
     assert all(np.array_equal(results[i], expected) for i in range(4))
+
+
+def test_pieces_cover_every_item_once_and_in_order():
+    for n_items in (1, 2, 7, 100):
+        for n_threads in (1, 2, 3):
+            pieces = threads.in_pieces(lambda *edges: edges, n_items, n_threads, 1e9)
+            assert [i for lo, hi in pieces for i in range(lo, hi)] == list(range(n_items))
+            assert len(pieces) == (1 if n_threads == 1 else min(n_items, 4 * n_threads))
+    assert threads.in_pieces(lambda lo, hi: (lo, hi), 100, 2, 1.0) == [(0, 100)]  # too little work
+
+
+def test_pieces_within_a_piece_do_not_wait_for_each_other():
+    def outer(lo, hi):
+        return threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9)
+
+    assert threads.in_pieces(outer, 8, 2, 1e9) == [[8]] * 8
+
+
+def test_an_error_in_a_piece_is_raised():
+    def fail(lo, hi):
+        raise KeyError(lo)
+
+    with pytest.raises(KeyError):
+        threads.in_pieces(fail, 8, 2, 1e9)
+
+
+def test_a_forked_child_has_a_pool_of_its_own():
+    threads.in_pieces(lambda lo, hi: None, 8, 2, 1e9)
+    child = os.fork()
+    if child == 0:
+        pieces = threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9)
+        os._exit(0 if sum(pieces) == 8 else 1)
+    assert os.waitpid(child, 0)[1] == 0
