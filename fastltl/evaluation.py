@@ -62,10 +62,29 @@ class HeldOut:
     def n_features(self) -> int:
         return self.tasks.n_features
 
-    def score(self, representations: Array) -> Array:
-        """Scores of shape (representations, tasks)."""
+    def score(self, representations: Array, duals: Array | None = None) -> Array:
+        """Scores of shape (representations, tasks).
+
+        `duals`, if known, holds X D X' of every task for each representation.
+        """
         tasks = self.tasks
         weights = np.empty((len(representations), len(self), self.n_features))
+        if duals is not None:
+            in_pieces(
+                kernels.weights_from_duals,
+                len(representations) * len(self),
+                self.n_threads,
+                tasks.cost_of_dual,
+                representations,
+                duals,
+                tasks.corners,
+                tasks.R,
+                tasks.z,
+                tasks.starts,
+                tasks.sizes,
+                weights,
+            )
+            return self.score_weights(weights)
         in_pieces(
             kernels.weights_of_tasks,
             len(representations) * len(self),

@@ -62,6 +62,7 @@ MEETING = np.dtype(
         ("loss", np.float64),  # of the task, at the candidate's iterate
         ("norm", np.float64),  # of its gradient
         ("step", np.float64),  # to take along it
+        ("shift", np.float64),  # subtracted from the diagonal after it, NaN if more was done
     ]
 )
 
@@ -138,13 +139,11 @@ def all_finite(A):
 
 
 @compiled
-def dual_factor(D, X, n):
-    """The Cholesky factor of M = X D X' + n I, and M's largest entry.
+def factorise(M, n):
+    """The Cholesky factor of M + n I, and the largest entry of that matrix.
 
-    The factor is NaN if M is not finite, or singular to rounding. M is finite if and only if X is
-    and the products do not overflow, so this one look spares another at X.
+    The factor is NaN if the matrix is not finite, or singular to rounding. M is modified in place.
     """
-    M = np.dot(X, np.dot(D, X.T))
     if not all_finite(M):
         return np.full(M.shape, np.nan), np.nan
     largest = 0.0
@@ -155,6 +154,22 @@ def dual_factor(D, X, n):
         return np.linalg.cholesky(M), largest
     except Exception:  # a LinAlgError, which Numba can catch under no narrower name
         return np.full(M.shape, np.nan), largest
+
+
+@compiled
+def dual_matrix(D, X):
+    """X D X'."""
+    return np.dot(X, np.dot(D, X.T))
+
+
+@compiled
+def dual_factor(D, X, n):
+    """The Cholesky factor of M = X D X' + n I, NaN if there is none, and M's largest entry.
+
+    M is finite if and only if X is and the products do not overflow, so that one look at M
+    spares another at X.
+    """
+    return factorise(dual_matrix(D, X), n)
 
 
 @compiled
@@ -495,6 +510,50 @@ def weights_of_tasks(Ds, R, z, starts, sizes, W, lo, hi):
 
 
 @compiled
+def weights_from_duals(Ds, duals, corners, R, z, starts, sizes, W, lo, hi):
+    """`weights_of_tasks` where X D_k X' of task t is known: duals[k] from corners[t] on."""
+    n_tasks = sizes.size
+    for item in range(lo, hi):
+        k, t = item // n_tasks, item % n_tasks
+        X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
+        M = duals[k, corners[t] : corners[t + 1]].copy().reshape(y.size, y.size)
+        L, _ = factorise(M, sizes[t])
+        W[k, t] = np.dot(Ds[k], np.dot(cholesky_solve(L, y), X))
+
+
+@compiled
+def compute_duals(Ds, R, starts, corners, duals, lo, hi):
+    """duals[k] = X D_k X' of every task, one after another. `duals` is modified in place."""
+    for k in range(lo, hi):
+        for t in range(starts.size - 1):
+            M = dual_matrix(Ds[k], R[starts[t] : starts[t + 1]])
+            duals[k, corners[t] : corners[t + 1]] = M.ravel()
+
+
+@compiled
+def follow_duals(iterates, factors, meetings, R, starts, corners, grams, duals, totals, lo, hi):
+    """Update X D X' of every task, and its sum over the run, by the step that D has taken.
+
+    A certified step D + gamma (a b' + b a') - shift I changes it by
+    gamma (p q' + q p') - shift XX' with p = Xa and q = Xb; after others it is computed anew.
+    `duals` and `totals` are modified in place.
+    """
+    for k in range(lo, hi):
+        totals[k] += duals[k]
+        gamma, shift = meetings[k]["step"], meetings[k]["shift"]
+        for t in range(starts.size - 1):
+            X = R[starts[t] : starts[t + 1]]
+            dual = duals[k, corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
+            if np.isnan(shift):
+                dual[:] = dual_matrix(iterates[k], X)
+            elif meetings[k]["norm"] > 0.0:
+                gram = grams[corners[t] : corners[t + 1]].reshape(dual.shape)
+                add_rank_two(dual, np.dot(X, factors[k, 0]), np.dot(X, factors[k, 1]), gamma)
+                if shift > 0.0:
+                    dual -= shift * gram
+
+
+@compiled
 def ridge_paths(lams, R, z, starts, sizes, W, lo, hi):
     """W[k, t] = X' (XX' + n lam_k I)^-1 y for all lam, from one eigen-decomposition of XX'.
 
@@ -582,7 +641,7 @@ def meet_task(iterates, factors, meetings, records, X, y, lo, hi):
         if not np.isfinite(total):
             return False
         met = meetings[k]
-        met["loss"], met["norm"], met["step"] = loss, norm, step
+        met["loss"], met["norm"], met["step"], met["shift"] = loss, norm, step, 0.0
     return True
 
 
@@ -613,7 +672,7 @@ def enter_task(iterate, total, met, record):
 
 
 @compiled
-def euclidean_step(iterate, vectors, values, record, a, b):
+def euclidean_step(iterate, vectors, values, met, record, a, b):
     """D <- proj(D + gamma (a b' + b a')), by the cheapest path that is exact.
 
     Certified: the update moves no eigenvalue down by more than gamma (|a||b| - a.b). If a known
@@ -633,7 +692,9 @@ def euclidean_step(iterate, vectors, values, record, a, b):
             iterate[i, i] -= shift
         record["floor"] = floor
         record["rank"] = -1
+        met["shift"] = shift
         return
+    met["shift"] = np.nan
     rank = record["rank"]
     if 0 <= rank <= LOW_RANK_FRACTION * d - 2 and record["n_tasks"] % REFRESH_EVERY != 0:
         rank = rank_two_update(vectors, values, rank, a, b, gamma)
@@ -674,7 +735,7 @@ def step_euclidean(iterates, totals, vectors, values, factors, meetings, records
         enter_task(iterates[k], totals[k], meetings[k], records[k])
         if meetings[k]["norm"] > 0.0:
             a, b = factors[k, 0], factors[k, 1]
-            euclidean_step(iterates[k], vectors[k], values[k], records[k], a, b)
+            euclidean_step(iterates[k], vectors[k], values[k], meetings[k], records[k], a, b)
 
 
 @compiled

@@ -35,6 +35,11 @@ class ReducedTasks(NamedTuple):
         return int(self.R.shape[1])
 
     @property
+    def corners(self) -> Indices:
+        """Where each task's square matrix, of a row per row of the task, starts among all."""
+        return np.concatenate([[0], np.cumsum(np.diff(self.starts) ** 2)])
+
+    @property
     def cost_of_dual(self) -> float:
         """Nanoseconds, roughly, for the Cholesky factor of M of a task."""
         n_rows, d = self.R.shape
@@ -110,7 +115,7 @@ class MeanObjective:
         shape = len(tasks.sizes), tasks.n_features
         self._values = np.empty(shape[0])
         self._A, self._B, self._dA, self._dB = (np.empty(shape) for _ in range(4))
-        self._corners = np.concatenate([[0], np.cumsum(np.diff(tasks.starts) ** 2)])
+        self._corners = tasks.corners
         self._L = np.empty(self._corners[-1])
 
     @property

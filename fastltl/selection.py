@@ -19,7 +19,7 @@ from fastltl.learners.base import RepresentationLearner
 from fastltl.learners.batch import BatchLearner
 from fastltl.learners.independent import ITL
 from fastltl.learners.online import OnlineLearner
-from fastltl.learners.runs import Run
+from fastltl.learners.runs import FollowedDuals, Run
 from fastltl.tasks import TaskSet
 from fastltl.threads import SMALLEST_PIECE, in_pieces
 from fastltl.validation import (
@@ -136,6 +136,7 @@ class OnlineLTLPath(OnlineLearner):
     _RUN_STATE = (
         *OnlineLearner._RUN_STATE,
         "_candidates",
+        "_duals",
         "_held_out",
         "_has_warned",
         "_scores",
@@ -210,6 +211,13 @@ class OnlineLTLPath(OnlineLearner):
                 f"X has {d} features, but the tasks of validation have {held_out.n_features}."
             )
         self._held_out = held_out
+        # Keeping X D X' must not take more memory than the candidates themselves do.
+        if (
+            self.score_every == 1
+            and run.steps_by_rank_two
+            and (held_out.tasks.corners[-1] <= 2 * d * d)
+        ):
+            self._duals = FollowedDuals(run, held_out.tasks, held_out.n_threads)
         return run
 
     def _lams(self) -> Array:
@@ -243,7 +251,10 @@ class OnlineLTLPath(OnlineLearner):
         return lams, self.geometry, self.step, scale, self.metric, self.fit_intercept
 
     def _take(self, run: Run, X: Array, y: Array) -> bool:
-        return run.learn_in_threads(X, y, check_threads(self.n_threads))
+        is_taken = run.learn_in_threads(X, y, check_threads(self.n_threads))
+        if is_taken and "_duals" in self.__dict__:
+            self._duals.follow(run)
+        return is_taken
 
     def _watched(self, tasks: Iterable[Any]) -> Iterable[Any]:
         if not self.progress:
@@ -270,7 +281,11 @@ class OnlineLTLPath(OnlineLearner):
                 "and the best chosen, got None."
             )
         if not self._is_scored():
-            self._scores: Array = self._held_out.score(self._representations()).mean(axis=1)
+            duals = None
+            if "_duals" in self.__dict__:
+                duals = self._duals.of_representations(self._run, self.averaging)
+            scores = self._held_out.score(self._representations(), duals)
+            self._scores: Array = scores.mean(axis=1)
             self._scored_at = self.n_tasks_seen_, self.averaging
         return self._scores
 

@@ -3,9 +3,10 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from typing import Any, TypeVar
 
 import scipy.linalg  # noqa: F401  (loads the BLAS that compiled kernels call, so that it is found)
@@ -123,14 +124,12 @@ def steadily(kernel: Callable[..., Result], n: int, d: int, *arguments: Any) -> 
 
 
 _pools: dict[int, ThreadPoolExecutor] = {}
-_inside = threading.local()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)  # their threads stayed with the parent
 
 
-def _enter_pool() -> None:
-    """Mark a thread as one of a pool, and hold the BLAS libraries that count threads for it."""
-    _inside.pool = True
+def _hold_own_blas() -> None:
+    """Hold, in a thread of a pool, the BLAS libraries that have a number for each thread."""
     _, own = _libraries()
     if own:
         _set_threads(own, [1] * len(own))
@@ -139,20 +138,38 @@ def _enter_pool() -> None:
 def in_pieces(
     kernel: Callable[..., Result], n_items: int, n_threads: int, cost: float, *arguments: Any
 ) -> list[Result]:
-    """kernel(*arguments, lo, hi) for ranges lo to hi that cover n_items items, in threads.
+    """[kernel(*arguments, lo, hi)] for ranges lo to hi that cover n_items items, in threads.
 
     The kernel works without the GIL, and on each item by itself, so that the number of pieces
-    does not change the bits. `cost` is a rough number of nanoseconds that an item takes. Within a
-    thread of a pool there is one piece: a pool whose threads all wait for others of it would
-    wait for ever.
+    does not change the bits. `cost` is a rough number of nanoseconds that an item takes. The
+    calling thread works too, and waits for no piece that nobody has begun: so calls may be
+    nested, and come from any number of threads.
     """
     n_pieces = min(n_items, PIECES_PER_THREAD * n_threads, int(n_items * cost / SMALLEST_PIECE))
-    with one_blas_thread():
-        if min(n_pieces, n_threads) <= 1 or getattr(_inside, "pool", False):
+    if min(n_pieces, n_threads) <= 1:
+        with one_blas_thread():
             return [kernel(*arguments, 0, n_items)]
-        pool = _pools.get(n_threads)
-        if pool is None:
-            pool = ThreadPoolExecutor(n_threads, "fastltl", _enter_pool)
-            pool = _pools.setdefault(n_threads, pool)
-        edges = [n_items * i // n_pieces for i in range(n_pieces + 1)]
-        return list(pool.map(lambda lo, hi: kernel(*arguments, lo, hi), edges[:-1], edges[1:]))
+    edges = [n_items * i // n_pieces for i in range(n_pieces + 1)]
+    results: list[Any] = [None] * n_pieces
+    turns = count()
+
+    def take_turns() -> None:
+        for i in turns:
+            if i >= n_pieces:
+                return
+            results[i] = kernel(*arguments, edges[i], edges[i + 1])
+
+    pool = _pools.get(n_threads)
+    if pool is None:
+        pool = ThreadPoolExecutor(n_threads - 1, "fastltl", _hold_own_blas)
+        pool = _pools.setdefault(n_threads, pool)
+    with one_blas_thread():
+        helpers = [pool.submit(take_turns) for _ in range(min(n_threads, n_pieces) - 1)]
+        try:
+            take_turns()
+        finally:
+            begun = [helper for helper in helpers if not helper.cancel()]
+            wait(begun)
+    for helper in begun:
+        helper.result()
+    return results

@@ -135,7 +135,9 @@ def test_scores_cost_nothing_until_they_are_read(monkeypatch):
     scored = []
     score = ltl.evaluation.HeldOut.score
     monkeypatch.setattr(
-        ltl.evaluation.HeldOut, "score", lambda self, D: scored.append(len(D)) or score(self, D)
+        ltl.evaluation.HeldOut,
+        "score",
+        lambda self, D, duals: scored.append(len(D)) or score(self, D, duals),
     )
     path = ltl.OnlineLTLPath([1e-3, 1e-2, 1e-1], validation).fit(tasks)
     assert scored == []

@@ -112,17 +112,34 @@ def test_pieces_cover_every_item_once_and_in_order():
 
 def test_pieces_within_a_piece_do_not_wait_for_each_other():
     def outer(lo, hi):
-        return threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9)
+        return sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9))
 
-    assert threads.in_pieces(outer, 8, 2, 1e9) == [[8]] * 8
+    assert threads.in_pieces(outer, 8, 2, 1e9) == [8] * 8
+
+
+def test_calls_from_several_threads_at_once():
+    found = []
+
+    def call():
+        for _ in range(50):
+            found.append(sum(threads.in_pieces(lambda lo, hi: hi - lo, 9, 2, 1e9)))
+
+    callers = [threading.Thread(target=call) for _ in range(6)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert found == [9] * 300
 
 
 def test_an_error_in_a_piece_is_raised():
     def fail(lo, hi):
-        raise KeyError(lo)
+        if lo == which:
+            raise KeyError(lo)
 
-    with pytest.raises(KeyError):
-        threads.in_pieces(fail, 8, 2, 1e9)
+    for which in range(8):
+        with pytest.raises(KeyError, match=str(which)):
+            threads.in_pieces(fail, 8, 2, 1e9)
 
 
 def test_a_forked_child_has_a_pool_of_its_own():

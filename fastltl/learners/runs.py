@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastltl import bounds, kernels
+from fastltl.objectives import ReducedTasks
 from fastltl.threads import in_pieces
 from fastltl.validation import Array, check_positive
 
@@ -93,6 +94,11 @@ class Run:
         in_pieces(self.step_kernel, n_candidates, n_threads, cost, *self._arrays)
         return True
 
+    @property
+    def steps_by_rank_two(self) -> bool:
+        """Whether most steps are certified: rank two and a multiple of the identity."""
+        return False
+
     def representations(self, averaging: str) -> Array:
         """A representation for each candidate: the mean of D^(1..T) or, "last", D^(T+1)."""
         if averaging == "last":
@@ -129,6 +135,10 @@ class EuclideanRun(Run):
         super().__init__(d, radii, numerators, radii / d)
         self.records["adaptive"] = adaptive
         self.records["rank"], self.records["floor"] = -1, radii / d
+
+    @property
+    def steps_by_rank_two(self) -> bool:
+        return not self.records[0]["adaptive"]
 
     def regret_bound(self, k: int) -> float:
         run = self.records[k]
@@ -171,3 +181,60 @@ RUNS: dict[str, type[EuclideanRun] | type[EntropicRun]] = {
     "euclidean": EuclideanRun,
     "entropic": EntropicRun,
 }
+
+
+class FollowedDuals:
+    """X D X' of tasks that stay, for the D of every candidate of a run, as the run goes on.
+
+    Much cheaper than starting over while steps are of rank two, and exact to rounding, which
+    starting over now and then keeps from piling up.
+    """
+
+    def __init__(self, run: Run, tasks: ReducedTasks, n_threads: int) -> None:
+        self.tasks, self.n_threads = tasks, n_threads
+        shape = len(run.records), int(tasks.corners[-1])
+        self.of_iterates, self.of_totals = np.empty(shape), np.zeros(shape)
+        self.grams = self._computed(np.eye(run.n_features)[None], np.empty((1, shape[1])))[0]
+        self._computed(run.iterates, self.of_iterates)
+
+    def follow(self, run: Run) -> None:
+        """Take the step that the run has taken last."""
+        tasks = self.tasks
+        in_pieces(
+            kernels.follow_duals,
+            len(run.records),
+            self.n_threads,
+            float(tasks.corners[-1] + 2 * tasks.R.size),
+            run.iterates,
+            run._factors,
+            run._meetings,
+            tasks.R,
+            tasks.starts,
+            tasks.corners,
+            self.grams,
+            self.of_iterates,
+            self.of_totals,
+        )
+        if run.n_tasks % kernels.REFRESH_EVERY == 0:
+            self._computed(run.iterates, self.of_iterates)
+            self._computed(run.totals, self.of_totals)
+
+    def of_representations(self, run: Run, averaging: str) -> Array:
+        """Those of `run.representations(averaging)`."""
+        means: Array = self.of_totals / run.n_tasks
+        return self.of_iterates if averaging == "last" else means
+
+    def _computed(self, Ds: Array, duals: Array) -> Array:
+        tasks = self.tasks
+        in_pieces(
+            kernels.compute_duals,
+            len(Ds),
+            self.n_threads,
+            len(tasks.sizes) * tasks.cost_of_dual,
+            Ds,
+            tasks.R,
+            tasks.starts,
+            tasks.corners,
+            duals,
+        )
+        return duals
