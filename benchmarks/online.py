@@ -3,14 +3,15 @@
 ``python -m benchmarks.online`` prints the table of the README.
 """
 
-import time
 from collections import deque
+from functools import partial
 from itertools import islice, product
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 import fastltl as ltl
+from benchmarks.timing import interleaved_medians, print_row
 
 LAM = 1e-2
 SIZES = {"d=50 n=20": (1000, 50, 20), "d=50 n=50": (1000, 50, 50), "d=200 n=50": (100, 200, 50)}
@@ -39,19 +40,9 @@ def numpy_run(tasks, rule):
     return deque(iterates, maxlen=1)[0][1]
 
 
-def seconds(run, *arguments):
-    start = time.perf_counter()
-    run(*arguments)
-    return time.perf_counter() - start
-
-
-def interleaved_medians(tasks, rule, repeats=9):
-    """Median seconds of a compiled and of a plain-NumPy run, taken in turns."""
-    pairs = [
-        (seconds(compiled_run, tasks, rule), seconds(numpy_run, tasks, rule))
-        for _ in range(repeats)
-    ]
-    return np.median(pairs, axis=0)
+def timed(tasks, rule):
+    """Median seconds of a compiled and of a plain-NumPy run."""
+    return interleaved_medians(partial(compiled_run, tasks, rule), partial(numpy_run, tasks, rule))
 
 
 class Online:
@@ -78,7 +69,7 @@ class Online:
 
     def track_time_over_numpy(self, cache, rule, size):
         """A fraction, so that a regression shows upward."""
-        fast, plain = interleaved_medians(self.tasks, rule)
+        fast, plain = timed(self.tasks, rule)
         return fast / plain
 
     def track_relative_error(self, cache, rule, size):
@@ -109,8 +100,7 @@ def main():
         for rule, size in product(RULES, SIZES):
             tasks = draw_tasks(size)
             compiled_run(tasks[:3], rule)
-            fast, plain = interleaved_medians(tasks, rule) / len(tasks) * 1e6
-            print(f"| {rule} | {size} | {fast:.0f} us | {plain:.0f} us | {plain / fast:.1f} |")
+            print_row(rule, f"{size}, a task", *timed(tasks, rule) / len(tasks))
 
 
 if __name__ == "__main__":

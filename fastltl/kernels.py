@@ -139,21 +139,27 @@ def all_finite(A):
 
 
 @compiled
-def factorise(M, n):
-    """The Cholesky factor of M + n I, and the largest entry of that matrix.
+def add_to_diagonal(A, c):
+    """A <- A + c I. Modified in place."""
+    for i in range(A.shape[0]):
+        A[i, i] += c
 
-    The factor is NaN if the matrix is not finite, or singular to rounding. M is modified in place.
+
+@compiled
+def factorise(A):
+    """The Cholesky factor of A and its largest entry, which is on the diagonal.
+
+    The factor is NaN if A is not finite, or singular to rounding.
     """
-    if not all_finite(M):
-        return np.full(M.shape, np.nan), np.nan
+    if not all_finite(A):
+        return np.full(A.shape, np.nan), np.nan
     largest = 0.0
-    for i in range(M.shape[0]):
-        M[i, i] += n
-        largest = max(largest, M[i, i])
+    for i in range(A.shape[0]):
+        largest = max(largest, A[i, i])
     try:
-        return np.linalg.cholesky(M), largest
+        return np.linalg.cholesky(A), largest
     except Exception:  # a LinAlgError, which Numba can catch under no narrower name
-        return np.full(M.shape, np.nan), largest
+        return np.full(A.shape, np.nan), largest
 
 
 @compiled
@@ -169,7 +175,9 @@ def dual_factor(D, X, n):
     M is finite if and only if X is and the products do not overflow, so that one look at M
     spares another at X.
     """
-    return factorise(dual_matrix(D, X), n)
+    M = dual_matrix(D, X)
+    add_to_diagonal(M, n)
+    return factorise(M)
 
 
 @compiled
@@ -191,7 +199,7 @@ def truncate(X, y, misfit):
     those with values that are not finite, stay as they are.
     """
     n, d = X.shape
-    L, largest = dual_factor(np.eye(d), X, 0)
+    L, largest = factorise(np.dot(X, X.T))
     if not (all_finite(X) and has_small_pivot(L, SMALLEST_PIVOT_OF_GRAM * largest)):
         return X, y, misfit
     U, s, Vt = np.linalg.svd(X, False)
@@ -317,8 +325,7 @@ def compose(vectors, values, rest):
             scaled[i, j] = (values[i] - rest) * vectors[i, j]
     A = np.dot(scaled.T, vectors)
     mirror(A)
-    for i in range(A.shape[0]):
-        A[i, i] += rest
+    add_to_diagonal(A, rest)
     return A
 
 
@@ -517,7 +524,8 @@ def weights_from_duals(Ds, duals, corners, R, z, starts, sizes, W, lo, hi):
         k, t = item // n_tasks, item % n_tasks
         X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
         M = duals[k, corners[t] : corners[t + 1]].copy().reshape(y.size, y.size)
-        L, _ = factorise(M, sizes[t])
+        add_to_diagonal(M, sizes[t])
+        L, _ = factorise(M)
         W[k, t] = np.dot(Ds[k], np.dot(cholesky_solve(L, y), X))
 
 
@@ -688,8 +696,7 @@ def euclidean_step(iterate, vectors, values, met, record, a, b):
     floor = record["floor"] - gamma * (lengths(a, b) - inner) - shift - rounding
     if floor >= 0.0:
         add_rank_two(iterate, a, b, gamma)
-        for i in range(d):
-            iterate[i, i] -= shift
+        add_to_diagonal(iterate, -shift)
         record["floor"] = floor
         record["rank"] = -1
         met["shift"] = shift

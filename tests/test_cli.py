@@ -44,7 +44,7 @@ def test_demo_prints_the_table_and_a_progress_bar(capsys):
     out, err = capsys.readouterr()
     assert "500/500" in err
     rows = dict(re.findall(r"^(.+?) {2,}(?:\d+|-) .* ([+-]\d+\.\d)%$", out, flags=re.MULTILINE))
-    assert float(rows["true subspace"]) < float(rows["online LTL"]) < -10
+    assert float(rows["true subspace"]) < float(rows["batch LTL"]) < float(rows["online LTL"]) < -10
     assert abs(float(rows["online LTL, paper's step"])) < 5
 
 
@@ -72,6 +72,7 @@ def test_it_runs_as_a_module_and_survives_a_reader_that_leaves():
     assert "Traceback" not in err
 
 
+@pytest.mark.filterwarnings("ignore:the best lam")
 def test_demo_is_reproducible_and_measures_what_it_says():
     small = {"n_features": 6, "n_samples": 8, "checkpoints": (2, 5), "seed": 3}
     first, second = experiments.demo(**small), experiments.demo(**small)
@@ -81,6 +82,7 @@ def test_demo_is_reproducible_and_measures_what_it_says():
         ("online LTL", 2),
         ("online LTL", 5),
         ("online LTL, paper's step", 5),
+        ("batch LTL", 5),
         ("true subspace", 0),
     ]
     assert all(row.lam in experiments.LAMS for row in first)

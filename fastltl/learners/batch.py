@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from scipy.optimize import OptimizeResult, minimize
 from sklearn.exceptions import ConvergenceWarning
 
+from fastltl import kernels
 from fastltl.learners.base import MultitaskModel, RepresentationLearner
 from fastltl.threads import one_blas_thread
 from fastltl.validation import (
@@ -24,8 +24,11 @@ from fastltl.validation import (
     check_threads,
 )
 
-#: Least eigenvalue of V at a warm start, next to that of the identity. On a singular V the
-#: gradient cannot point out of its range, and the way would have to be found by curvature alone.
+#: The most projected gradient steps before Newton's.
+FIRST_ORDER_STEPS = 20
+
+#: Least eigenvalue of V, next to that of the identity, that Newton's steps start with. On a
+#: singular V the gradient cannot point out of its range, and curvature alone would find the way.
 LEAST_ROOT = 1e-2
 
 #: How far to go at the radii that lead up to the one asked for.
@@ -44,12 +47,152 @@ class Objective(Protocol):
         """Derivative of the gradient along E at the latest D."""
 
 
+class Point(NamedTuple):
+    """A representation, and the objective and its gradient there."""
+
+    D: Array
+    F: float
+    G: Array
+
+    def gap(self, radius: float) -> float:
+        """<G, D> + radius max(0, -lambda_min(G)), of which F(D) - min F is no more.
+
+        F is convex, so that this holds over the set of any radius that D lies in.
+        """
+        least = float(np.linalg.eigvalsh(self.G)[0])
+        return max(0.0, float(np.sum(self.G * self.D)) + radius * max(0.0, -least))
+
+
 class Iteration(NamedTuple):
     """Where the solver stood after an iteration."""
 
     objective: float
     gap: float
     seconds: float
+
+
+class Solution(NamedTuple):
+    """A representation, the objective there, and how far from optimal it is at the most."""
+
+    D: Array
+    objective: float
+    gap: float
+    history: list[Iteration]
+
+
+class Journal:
+    """What happened, and how many more iterations there may be."""
+
+    def __init__(self, radius: float, max_iter: int) -> None:
+        self.radius = radius
+        self.max_iter = max_iter
+        self.began = time.perf_counter()
+        self.history: list[Iteration] = []
+
+    @property
+    def left(self) -> int:
+        return self.max_iter - len(self.history)
+
+    def enter(self, point: Point) -> None:
+        seconds = time.perf_counter() - self.began
+        self.history.append(Iteration(point.F, point.gap(self.radius), seconds))
+
+
+def minimise(
+    objective: Objective, radius: float, start: Array | None, tol: float, max_iter: int
+) -> Solution:
+    """Minimise F over {D PSD, tr D <= radius} to gap <= tol F.
+
+    A few projected gradient steps settle the easy problems and bring others near; then come
+    Newton's. The start is a representation, or else the identity. Where that comes close to
+    interpolating the tasks log F is steep and curved: there Newton's steps, for smaller radii
+    first, lead up to this one.
+    """
+    journal = Journal(radius, max_iter)
+    D, radii = start, [radius]
+    if D is None:
+        D, radii = np.eye(objective.n_features), _leading_up_to(radius, objective)
+    steps = FIRST_ORDER_STEPS if len(radii) == 1 else 0
+    for stage in radii:
+        enough = tol if stage == radius else EARLY_TOL
+        D = D * (stage / np.trace(D))
+        point = project_gradient(objective, stage, D, enough, min(steps, journal.left), journal)
+        if point.gap(stage) > enough * point.F and journal.left > 0:
+            point = newton(objective, stage, point.D, enough, journal)
+        D = point.D
+    return Solution(point.D, point.F, point.gap(radius), journal.history)
+
+
+def _leading_up_to(radius: float, objective: Objective) -> list[float]:
+    """Radii, ten times apart, from one at which I / d does not nearly interpolate."""
+    identity = np.eye(objective.n_features) / objective.n_features
+    nothing_learned, _ = objective.value_and_gradient(0.0 * identity)
+    radii = [radius]
+    while objective.value_and_gradient(radii[0] * identity)[0] < 0.05 * nothing_learned:
+        radii.insert(0, radii[0] / 10.0)
+    return radii
+
+
+def project_gradient(
+    objective: Objective, radius: float, D: Array, tol: float, steps: int, journal: Journal
+) -> Point:
+    """Go from D towards gap <= tol F by spectral projected gradient steps.
+
+    D + t (proj(D - step G) - D), with the step of Barzilai and Borwein, <S, S> / <S, Y> for the
+    latest changes S of D and Y of G, and t = 1 or, if F does not fall enough, smaller.
+    """
+    point = Point(D, *objective.value_and_gradient(D))
+    step = radius / (float(np.linalg.norm(point.G)) or 1.0)
+    for _ in range(steps):
+        if point.gap(radius) <= tol * point.F:
+            break
+        move = kernels.project(point.D - step * point.G, radius) - point.D
+        slope, t = float(np.sum(point.G * move)), 1.0
+        while True:
+            D = point.D + t * move
+            new = Point(D, *objective.value_and_gradient(D))
+            change = new.F - point.F
+            if change <= 1e-4 * t * slope or t < 1e-10:
+                break
+            # The minimiser of the parabola through what is known, kept within bounds.
+            t *= min(0.5, max(0.1, -0.5 * t * slope / (change - t * slope)))
+        if change >= 0.0:  # rounding errors allow no further progress
+            break
+        S, Y = new.D - point.D, new.G - point.G
+        curvature = float(np.sum(S * Y))
+        step = float(np.sum(S * S)) / curvature if curvature > 0.0 else 10.0 * step
+        point = new
+        journal.enter(point)
+    return point
+
+
+def newton(objective: Objective, radius: float, D: Array, tol: float, journal: Journal) -> Point:
+    """Go from D to where gap <= tol F, by SciPy's trust-region Newton-CG on `FactoredProblem`.
+
+    Curvature along a direction costs a fraction of a gradient, since no M is factorised anew, and
+    first-order methods stall where lam is small.
+    """
+    problem = FactoredProblem(objective, radius)
+
+    def after_iteration(intermediate_result: OptimizeResult) -> None:
+        problem.move_to(intermediate_result.x)
+        journal.enter(problem.point)
+        if problem.point.gap(radius) <= tol * problem.point.F:
+            raise StopIteration
+
+    values, vectors = np.linalg.eigh(D)
+    values = np.maximum(values / values.sum(), LEAST_ROOT**2 / len(values))
+    found = minimize(
+        problem.value,
+        ((vectors * np.sqrt(values)) @ vectors.T).ravel(),
+        jac=problem.gradient,
+        hessp=problem.curvature,
+        method="trust-ncg",
+        callback=after_iteration,
+        options={"maxiter": journal.left, "gtol": 0.0},
+    )
+    problem.move_to(found.x)
+    return problem.point
 
 
 class FactoredProblem:
@@ -76,127 +219,33 @@ class FactoredProblem:
         self.V = x.reshape(d, d).copy()
         self.square = float(np.sum(self.V**2))
         self.P = self.V @ self.V.T / self.square
-        self.D = self.radius * self.P
-        self.F, self.G = self.objective.value_and_gradient(self.D)
-        self.c = float(np.sum(self.G * self.P))
-        self.slope = self.G @ self.V - self.c * self.V
-        self.least = float(np.linalg.eigvalsh(self.G)[0])
+        D = self.radius * self.P
+        self.point = Point(D, *self.objective.value_and_gradient(D))
+        self.c = float(np.sum(self.point.G * self.P))
+        self.slope = self.point.G @ self.V - self.c * self.V
         self._x = x.copy()
 
     def value(self, x: Array) -> float:
         self.move_to(x)
-        return float(np.log(self.F))
+        return float(np.log(self.point.F))
 
     def gradient(self, x: Array) -> Array:
         self.move_to(x)
-        return (2.0 * self.radius / (self.square * self.F) * self.slope).ravel()
+        return (2.0 * self.radius / (self.square * self.point.F) * self.slope).ravel()
 
     def curvature(self, x: Array, direction: Array) -> Array:
         """Derivative of the gradient along a direction."""
         self.move_to(x)
+        _, F, G = self.point
         V, W = self.V, direction.reshape(self.V.shape)
         growth = 2.0 * float(np.sum(V * W)) / self.square  # of |V|^2, relative
         half = V @ W.T / self.square
         dP = half + half.T - growth * self.P
         dG = self.objective.curvature(self.radius * dP)
-        dF = self.radius * float(np.sum(self.G * dP))
-        dc = float(np.sum(dG * self.P) + np.sum(self.G * dP))
-        change = dG @ V + self.G @ W - dc * V - self.c * W - (growth + dF / self.F) * self.slope
-        return (2.0 * self.radius / (self.square * self.F) * change).ravel()
-
-    def gap(self, radius: float) -> float:
-        """<grad F, D> + radius max(0, -lambda_min(grad F)), of which F(D) - min F is no more.
-
-        F is convex, so that this holds for the set of any radius that D lies in.
-        """
-        return max(0.0, self.radius * self.c + radius * max(0.0, -self.least))
-
-
-class Solution(NamedTuple):
-    """A representation, the objective there, and how far from optimal it is at the most."""
-
-    D: Array
-    objective: float
-    gap: float
-    history: list[Iteration]
-
-
-def minimise(
-    objective: Objective, radius: float, start: Array | None, tol: float, max_iter: int
-) -> Solution:
-    """Minimise F over {D PSD, tr D <= radius} to gap <= tol F.
-
-    The start is a representation, or else the identity. Where that comes close to interpolating
-    the tasks log F is steep and curved, and solutions for smaller radii lead up to this one.
-    """
-    began = time.perf_counter()
-    history: list[Iteration] = []
-
-    def record(problem: FactoredProblem) -> None:
-        seconds = time.perf_counter() - began
-        history.append(Iteration(problem.F, problem.gap(radius), seconds))
-
-    d = objective.n_features
-    V = np.eye(d) / np.sqrt(d)
-    if start is None:
-        for smaller in _leading_up_to(radius, objective):
-            problem = FactoredProblem(objective, smaller)
-            V = descend(problem, V, EARLY_TOL, max_iter - len(history), record)
-    else:
-        values, vectors = np.linalg.eigh(start)
-        least = LEAST_ROOT**2 * values.sum() / d
-        V = (vectors * np.sqrt(np.maximum(values, least) / values.sum())) @ vectors.T
-    problem = FactoredProblem(objective, radius)
-    descend(problem, V, tol, max_iter - len(history), record)
-    return Solution(problem.D, problem.F, problem.gap(radius), history)
-
-
-def _leading_up_to(radius: float, objective: Objective) -> list[float]:
-    """Smaller radii, ten times apart, from one at which I / d does not nearly interpolate."""
-    identity = np.eye(objective.n_features) / objective.n_features
-    nothing_learned, _ = objective.value_and_gradient(0.0 * identity)
-    radii = [radius]
-    while objective.value_and_gradient(radii[0] * identity)[0] < 0.05 * nothing_learned:
-        radii.insert(0, radii[0] / 10.0)
-    return radii[:-1]
-
-
-def descend(
-    problem: FactoredProblem,
-    V: Array,
-    tol: float,
-    max_iter: int,
-    record: Callable[[FactoredProblem], None],
-) -> Array:
-    """Go from V to where gap <= tol F, by SciPy's trust-region Newton-CG, and leave problem there.
-
-    Newton steps, since curvature along a direction costs a fraction of a gradient (no M is
-    factorised anew) and first-order methods stall where lam is small.
-    """
-
-    def is_there() -> bool:
-        return problem.gap(problem.radius) <= tol * problem.F
-
-    def after_iteration(intermediate_result: OptimizeResult) -> None:
-        problem.move_to(intermediate_result.x)
-        record(problem)
-        if is_there():
-            raise StopIteration
-
-    problem.move_to(V.ravel())
-    if is_there() or max_iter == 0:
-        return V
-    x: Array = minimize(
-        problem.value,
-        V.ravel(),
-        jac=problem.gradient,
-        hessp=problem.curvature,
-        method="trust-ncg",
-        callback=after_iteration,
-        options={"maxiter": max_iter, "gtol": 0.0},
-    ).x
-    problem.move_to(x)
-    return x.reshape(V.shape)
+        dF = self.radius * float(np.sum(G * dP))
+        dc = float(np.sum(dG * self.P) + np.sum(G * dP))
+        change = dG @ V + G @ W - dc * V - self.c * W - (growth + dF / F) * self.slope
+        return (2.0 * self.radius / (self.square * F) * change).ravel()
 
 
 class BatchLearner(RepresentationLearner):
@@ -315,7 +364,7 @@ class BatchLTL(BatchLearner):
         The solver stops when the objective is certified to be within tol times itself of the
         optimum. Below about 1e-8 rounding errors stop it first.
     max_iter : int
-        The most Newton iterations.
+        The most iterations.
     warm_start : bool
         Whether `fit` starts from the representation that an earlier `fit` has found, with any
         lam and for any tasks of the same features.
@@ -367,7 +416,7 @@ class MTL(MultitaskModel, BatchLearner):
         The solver stops when the objective is certified to be within tol times itself of the
         optimum. Below about 1e-8 rounding errors stop it first.
     max_iter : int
-        The most Newton iterations.
+        The most iterations.
     warm_start : bool
         Whether `fit` starts from the representation that an earlier `fit` has found, with any
         lam and for any tasks of the same features.
