@@ -292,6 +292,7 @@ def test_a_bad_parameter_is_named_and_changes_nothing(learner, change, message):
     assert pickle.dumps(fitted) == before
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_bad_task_is_named_and_changes_nothing(learner):
     rng = np.random.default_rng(0)

@@ -245,6 +245,7 @@ def test_validation_of_another_width_is_named():
         ltl.OnlineLTLPath(validation=validation_tasks()).partial_fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
 @pytest.mark.filterwarnings("ignore:the best lam")
 def test_a_bad_task_changes_no_candidate():
     tasks = ragged_tasks(0, 4, 6, (4, 15))
