@@ -67,30 +67,18 @@ class HeldOut:
 
         `duals`, if known, holds X D X' of every task for each representation.
         """
-        tasks = self.tasks
-        weights = np.empty((len(representations), len(self), self.n_features))
+        tasks, kernel = self.tasks, kernels.weights_of_tasks
+        known: tuple[Any, ...] = ()
         if duals is not None:
-            in_pieces(
-                kernels.weights_from_duals,
-                len(representations) * len(self),
-                self.n_threads,
-                tasks.cost_of_dual,
-                representations,
-                duals,
-                tasks.corners,
-                tasks.R,
-                tasks.z,
-                tasks.starts,
-                tasks.sizes,
-                weights,
-            )
-            return self.score_weights(weights)
+            kernel, known = kernels.weights_from_duals, (duals, tasks.corners)
+        weights = np.empty((len(representations), len(self), self.n_features))
         in_pieces(
-            kernels.weights_of_tasks,
+            kernel,
             len(representations) * len(self),
             self.n_threads,
             tasks.cost_of_dual,
             representations,
+            *known,
             tasks.R,
             tasks.z,
             tasks.starts,
@@ -110,7 +98,7 @@ class HeldOut:
             kernels.score_weights,
             scores.size,
             self.n_threads,
-            self._X.size / len(self),
+            0.3 * self._X.size / len(self),
             weights,
             self._X,
             self._y,

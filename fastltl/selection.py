@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -169,23 +169,6 @@ class OnlineLTLPath(OnlineLearner):
         self.progress = progress
         self.n_threads = n_threads
 
-    def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Let every candidate learn from one task, and forget it.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-
-        Returns
-        -------
-        self
-        """
-        super().partial_fit(X, y)
-        if self.score_every is not None and self.n_tasks_seen_ % self.score_every == 0:
-            self._score()
-        return self
-
     def _new_run(self, d: int) -> Run:
         lams, scales = self._lams(), self._step_scales()
         check_threads(self.n_threads)
@@ -255,6 +238,10 @@ class OnlineLTLPath(OnlineLearner):
         if is_taken and "_duals" in self.__dict__:
             self._duals.follow(run)
         return is_taken
+
+    def _after_task(self) -> None:
+        if self.score_every is not None and self.n_tasks_seen_ % self.score_every == 0:
+            self._score()
 
     def _watched(self, tasks: Iterable[Any]) -> Iterable[Any]:
         if not self.progress:

@@ -41,7 +41,20 @@ class RepresentationLearner(
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        """Learn from tasks."""
+        """Forget what was learned, then learn from tasks.
+
+        Parameters
+        ----------
+        X : TaskSet, iterable of (X, y), or array-like of shape (n, d)
+            Tasks, when y is None; else the rows of one or more tasks.
+        y : array-like of shape (n,), optional
+        groups : array-like of shape (n,), optional
+            Task of each row, which need not be adjacent. By default all rows are one task.
+
+        Returns
+        -------
+        self
+        """
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike) -> RepresentationRidge:
         """Solve a new task with the learned representation.

@@ -279,20 +279,6 @@ class BatchLearner(RepresentationLearner):
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        """Learn from all tasks at once.
-
-        Parameters
-        ----------
-        X : TaskSet, iterable of (X, y), or array-like of shape (n, d)
-            Tasks, when y is None; else the rows of one or more tasks.
-        y : array-like of shape (n,), optional
-        groups : array-like of shape (n,), optional
-            Task of each row, which need not be adjacent. By default all rows are one task.
-
-        Returns
-        -------
-        self
-        """
         tasks, named = self._task_set(X, y, groups)
         with self._unchanged_on_failure(), one_blas_thread():
             objective = self._objective(tasks, check_threads(self.n_threads))

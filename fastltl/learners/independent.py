@@ -54,20 +54,6 @@ class ITL(MultitaskModel, RepresentationLearner):
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        """Fit each task on its own.
-
-        Parameters
-        ----------
-        X : TaskSet, iterable of (X, y), or array-like of shape (n, d)
-            Tasks, when y is None; else the rows of one or more tasks.
-        y : array-like of shape (n,), optional
-        groups : array-like of shape (n,), optional
-            Task of each row, which need not be adjacent. By default all rows are one task.
-
-        Returns
-        -------
-        self
-        """
         radius = check_lam(self.lam)
         tasks, named = self._task_set(X, y, groups)
         with self._unchanged_on_failure():

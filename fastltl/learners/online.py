@@ -55,20 +55,6 @@ class OnlineLearner(RepresentationLearner):
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        """Forget everything, then learn from tasks in one pass.
-
-        Parameters
-        ----------
-        X : TaskSet, iterable of (X, y), or array-like of shape (n, d)
-            Tasks, taken one at a time, when y is None; else the rows of one or more tasks.
-        y : array-like of shape (n,), optional
-        groups : array-like of shape (n,), optional
-            Task of each row, which need not be adjacent. By default all rows are one task.
-
-        Returns
-        -------
-        self
-        """
         tasks = self._tasks(X, y, groups)
         self._new_run(1)  # so that a bad parameter is not taken for a bad first task
         with self._unchanged_on_failure(), one_blas_thread():
@@ -100,6 +86,8 @@ class OnlineLearner(RepresentationLearner):
         -------
         self
         """
+        if self._learn_at_once(X, y):
+            return self
         if "_run" not in self.__dict__:
             with self._unchanged_on_failure():
                 run = self._begin(check_matrix(X).shape[1])
@@ -120,7 +108,12 @@ class OnlineLearner(RepresentationLearner):
                 "parameters must stay as they were at the first task, got "
                 f"{', '.join(changed)}; fit starts over."
             )
+        self._after_task()
         return self
+
+    def _learn_at_once(self, X: npt.ArrayLike, y: npt.ArrayLike) -> bool:
+        """Learn from a task that needs no preparation, if there is a short way to."""
+        return False
 
     def _learn(self, run: Run, X: npt.ArrayLike, y: npt.ArrayLike) -> None:
         """Learn from one task, checked in full, or say what is wrong with it."""
@@ -140,6 +133,9 @@ class OnlineLearner(RepresentationLearner):
     def _take(self, run: Run, X: Array, y: Array) -> bool:
         """Give a checked task to the run, which may refuse it."""
         return steadily(run.learn, *X.shape, X, y)
+
+    def _after_task(self) -> None:
+        """What is to be done when a task has been learned from."""
 
     def _watched(self, tasks: Iterable[Any]) -> Iterable[Any]:
         """The tasks of `fit`, while somebody may be looking on."""
@@ -271,30 +267,19 @@ class OnlineLTL(OnlineLearner):
         self.averaging = averaging
         self.fit_intercept = fit_intercept
 
-    def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Learn from one task, and forget it.
+    def _learn_at_once(self, X: npt.ArrayLike, y: npt.ArrayLike) -> bool:
+        """The express lane: a small task as kernels want it, in the midst of a run.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-
-        Returns
-        -------
-        self
+        A task that the kernel refuses has changed nothing, and meets its error in the other lane.
         """
-        # The express lane: a small task as kernels want it, in the midst of a run. A task that
-        # the kernel refuses has changed nothing, and meets its error in the other lane.
-        if (
+        return (
             "_run" in self.__dict__
             and self._settings() == self._run_settings
             and is_ready_task(X, y, self.n_features_in_)
             and not (self.fit_intercept or "feature_names_in_" in self.__dict__)
             and not may_thread(*X.shape)  # type: ignore[union-attr]
             and self._run.learn(X, y)  # type: ignore[arg-type]
-        ):
-            return self
-        return super().partial_fit(X, y)
+        )
 
     def _new_run(self, d: int) -> Run:
         radius, scale = check_lam(self.lam), self.step_scale

@@ -27,9 +27,6 @@ class Run:
     learn_kernel: Callable[..., bool]
     step_kernel: Callable[..., None]
 
-    #: Nanoseconds, roughly, that a step takes for each entry of D.
-    cost_of_step: ClassVar[float]
-
     def __init__(self, d: int, radii: Array, numerators: Array, first: Array) -> None:
         self.iterates = first[:, None, None] * np.eye(d)
         self.totals = np.zeros_like(self.iterates)
@@ -90,14 +87,14 @@ class Run:
         )
         if not all(met):
             return False
-        cost = self.cost_of_step * float(self.n_features) ** 2
+        cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
         in_pieces(self.step_kernel, n_candidates, n_threads, cost, *self._arrays)
         return True
 
     @property
     def steps_by_rank_two(self) -> bool:
         """Whether most steps are certified: rank two and a multiple of the identity."""
-        return False
+        return not self.records[0]["adaptive"]
 
     def representations(self, averaging: str) -> Array:
         """A representation for each candidate: the mean of D^(1..T) or, "last", D^(T+1)."""
@@ -116,7 +113,6 @@ class EuclideanRun(Run):
 
     learn_kernel = staticmethod(kernels.learn_euclidean)
     step_kernel = staticmethod(kernels.step_euclidean)
-    cost_of_step = 10.0
 
     def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
         adaptive = isinstance(step, str) and step == "adaptive"
@@ -125,7 +121,7 @@ class EuclideanRun(Run):
         elif step_scales is not None:
             raise ValueError(
                 f"step_scale goes with step='adaptive' only, got step={step!r} and "
-                f"step_scale={step_scales[0]!r}."
+                f"step_scale={float(step_scales[0])}."
             )
         elif isinstance(step, str) and step == "theory":
             numerators = radii / np.sqrt(2)
@@ -135,10 +131,6 @@ class EuclideanRun(Run):
         super().__init__(d, radii, numerators, radii / d)
         self.records["adaptive"] = adaptive
         self.records["rank"], self.records["floor"] = -1, radii / d
-
-    @property
-    def steps_by_rank_two(self) -> bool:
-        return not self.records[0]["adaptive"]
 
     def regret_bound(self, k: int) -> float:
         run = self.records[k]
@@ -155,7 +147,6 @@ class EntropicRun(Run):
     matrices = ("duals", *Run.matrices)
     learn_kernel = staticmethod(kernels.learn_entropic)
     step_kernel = staticmethod(kernels.step_entropic)
-    cost_of_step = 100.0
 
     def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
         if not isinstance(step, str) or step != "adaptive":
