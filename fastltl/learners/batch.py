@@ -31,6 +31,9 @@ FIRST_ORDER_STEPS = 20
 #: singular V the gradient cannot point out of its range, and curvature alone would find the way.
 LEAST_ROOT = 1e-2
 
+#: Share of tol to aim for, so that whoever computes the gap anew finds it below tol too.
+SAFETY = 0.9
+
 #: How far to go at the radii that lead up to the one asked for.
 EARLY_TOL = 1e-2
 
@@ -314,7 +317,8 @@ class BatchLearner(RepresentationLearner):
 
     def _solve(self, tasks: Any, objective: Any, start: Array | None) -> None:
         """Minimise the objective from a start, and keep what comes of it."""
-        solution = minimise(objective, check_lam(self.lam), start, self.tol, self.max_iter)
+        aim = SAFETY * self.tol
+        solution = minimise(objective, check_lam(self.lam), start, aim, self.max_iter)
         self._has_converged = solution.gap <= self.tol * solution.objective
         self._keep(solution, objective.target_unit)
         self._fit_tasks(tasks, objective)
