@@ -15,6 +15,7 @@ _HOMES = {
     "OnlineLTL": "learners.online",
     "OnlineLTLPath": "selection",
     "RepresentationRidge": "learners.ridge",
+    "Selection": "selection",
     "TaskSet": "tasks",
     "evaluate": "evaluation",
     "project": "representation",
@@ -33,6 +34,7 @@ __all__ = [
     "OnlineLTL",
     "OnlineLTLPath",
     "RepresentationRidge",
+    "Selection",
     "TaskSet",
     "__version__",
     "bounds",
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from fastltl.learners.online import OnlineLTL
     from fastltl.learners.ridge import RepresentationRidge
     from fastltl.representation import project, ridge_weights, task_gradient, task_loss
-    from fastltl.selection import OnlineLTLPath, select_lam
+    from fastltl.selection import OnlineLTLPath, Selection, select_lam
     from fastltl.tasks import TaskSet
 
 

@@ -10,9 +10,11 @@ They are proved, not sharp: on real data they show how things scale, seldom how 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from fastltl.tasks import TaskSet
+from fastltl.tasks import Task, TaskSet
 from fastltl.validation import check_choice, check_count, check_lam, check_positive
 
 
@@ -22,7 +24,7 @@ def _check_delta(delta: float) -> float:
     return delta
 
 
-def input_covariance_norm(tasks: TaskSet) -> float:
+def input_covariance_norm(tasks: TaskSet | Iterable[Task]) -> float:
     """Estimate ||C||_inf, the largest eigenvalue of the mean over tasks of X'X / n.
 
     Examples
@@ -32,6 +34,9 @@ def input_covariance_norm(tasks: TaskSet) -> float:
     >>> round(ltl.bounds.input_covariance_norm(tasks), 2)  # 1 / d on the sphere
     0.11
     """
+    tasks = tasks if isinstance(tasks, TaskSet) else TaskSet(tasks)
+    if len(tasks) == 0:
+        raise ValueError("tasks must hold at least one task (X, y), got none.")
     mean = sum(X.T @ X / len(X) for X, _ in tasks) / len(tasks)
     return float(np.linalg.norm(mean, 2))
 

@@ -42,7 +42,7 @@ class HeldOut:
         n_threads: int = 1,
     ) -> None:
         self.metric = check_choice(metric, "metric", METRICS)
-        _check_aligned(train, test)
+        check_aligned(train, test)
         self.n_threads = n_threads
         self.tasks = train.reduced(check_flag(fit_intercept, "fit_intercept"), n_threads)
         # With an intercept the prediction is mean(y) + w . (x - mean(x)): the test half, shifted
@@ -109,11 +109,13 @@ class HeldOut:
         return check_computed(scores)
 
 
-def _check_aligned(train: Any, test: Any) -> None:
+def check_aligned(train: Any, test: Any) -> None:
     """Both are TaskSets, of the same tasks in the same order."""
     for name, tasks in (("train", train), ("test", test)):
         if not isinstance(tasks, TaskSet):
             raise TypeError(f"{name} must be a TaskSet, got {type(tasks).__name__}.")
+        if len(tasks) == 0:
+            raise ValueError(f"{name} must hold at least one task, got none.")
     if len(train) != len(test):
         raise ValueError(f"test must hold the {len(train)} tasks of train, got {len(test)}.")
     for ours, theirs in zip(train.labels, test.labels, strict=True):
@@ -147,7 +149,8 @@ def evaluate(
         As scikit-learn defines them, of each task on its own, as fractions. Targets that do not
         vary, as those of a single sample, give 1 if they are predicted exactly and else 0.
     fit_intercept : bool
-        Whether to centre the training half of each task and fit an intercept.
+        Whether to centre the training half of each task and fit an intercept. To be the same as
+        when D was learned.
 
     Returns
     -------
@@ -178,9 +181,14 @@ def relative_improvement(
     Parameters
     ----------
     scores, baseline : array-like of shape (n_tasks,)
-        What `evaluate` returns for two representations.
+        What `evaluate` returns for two representations on the same tasks.
     metric : {"mse", "explained_variance", "r2"}
         What the scores are.
+
+    Returns
+    -------
+    float
+        Positive if the scores are better than the baseline.
 
     Examples
     --------
@@ -189,6 +197,10 @@ def relative_improvement(
     25.0
     """
     check_choice(metric, "metric", METRICS)
+    if np.shape(scores) != np.shape(baseline):
+        raise ValueError(
+            f"baseline must have the shape of scores, {np.shape(scores)}, got {np.shape(baseline)}."
+        )
     ours, theirs = _mean(scores, "scores"), _mean(baseline, "baseline")
     if theirs == 0.0:
         raise ValueError("baseline must have a mean other than zero to be improved on, got 0.")

@@ -569,7 +569,11 @@ def ridge_paths(lams, R, z, starts, sizes, W, lo, hi):
     """
     for t in range(lo, hi):
         X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
-        values, V = np.linalg.eigh(np.dot(X, X.T))
+        gram = np.dot(X, X.T)
+        if not all_finite(gram):
+            W[:, t] = np.nan
+            continue
+        values, V = np.linalg.eigh(gram)
         V = np.ascontiguousarray(V)
         along = np.dot(y, V)
         u = np.empty((lams.size, y.size))

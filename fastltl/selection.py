@@ -14,17 +14,18 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from tqdm import tqdm
 
-from fastltl.evaluation import HeldOut, is_error
+from fastltl.evaluation import METRICS, HeldOut, check_aligned, is_error
 from fastltl.learners.base import RepresentationLearner
 from fastltl.learners.batch import BatchLearner
 from fastltl.learners.independent import ITL
-from fastltl.learners.online import OnlineLearner
+from fastltl.learners.online import AVERAGINGS, OnlineLearner
 from fastltl.learners.runs import FollowedDuals, Run
 from fastltl.tasks import TaskSet
-from fastltl.threads import SMALLEST_PIECE, in_pieces
+from fastltl.threads import SMALLEST_PIECE, in_pieces, one_blas_thread
 from fastltl.validation import (
     Array,
     as_floats,
+    check_choice,
     check_count,
     check_flag,
     check_lams,
@@ -34,6 +35,10 @@ from fastltl.validation import (
 
 #: The candidates of the paper: 30 values of lam, log-spaced on [1e-6, 1e3].
 LAMS = np.logspace(-6, 3, 30)
+LAMS.flags.writeable = False
+
+#: Bytes that a path may take to follow X D X' of its validation tasks.
+MOST_FOLLOWED = 2**27
 
 Halves = tuple[TaskSet, TaskSet]
 
@@ -47,7 +52,7 @@ def best_candidate(scores: Array, lams: Array, metric: str) -> int:
 
 def warn_of_edge(best_lam: float, lams: Array, stacklevel: int) -> bool:
     """Warn if the best of several lams is the smallest or the largest of them."""
-    edge = len(lams) > 1 and best_lam in (lams.min(), lams.max())
+    edge = bool(lams.min() < lams.max() and best_lam in (lams.min(), lams.max()))
     if edge:
         warnings.warn(
             f"the best lam, {best_lam:.3g}, is at the edge of the candidates ({lams.min():.3g} to "
@@ -58,8 +63,8 @@ def warn_of_edge(best_lam: float, lams: Array, stacklevel: int) -> bool:
     return edge
 
 
-def check_validation(validation: Any, metric: str, fit_intercept: bool, n_threads: int) -> HeldOut:
-    """The validation tasks, prepared for scoring."""
+def check_validation(validation: Any) -> Halves:
+    """A pair of TaskSets of the same tasks."""
     try:
         train, test = validation
     except (TypeError, ValueError):
@@ -68,11 +73,10 @@ def check_validation(validation: Any, metric: str, fit_intercept: bool, n_thread
             f"got {type(validation).__name__}."
         ) from None
     try:
-        return HeldOut(train, test, metric, fit_intercept, n_threads)
+        check_aligned(train, test)
     except (TypeError, ValueError) as error:
-        if str(error).startswith("metric"):
-            raise
         raise type(error)(f"validation: {error}") from error
+    return train, test
 
 
 class OnlineLTLPath(OnlineLearner):
@@ -132,9 +136,18 @@ class OnlineLTLPath(OnlineLearner):
     ((30,), '2.6e-03')
     """
 
-    _SETTINGS = ("lams", "geometry", "step", "step_scale", "metric", "fit_intercept")
+    _SETTINGS = (
+        "lams",
+        "validation",
+        "metric",
+        "geometry",
+        "step",
+        "step_scale",
+        "fit_intercept",
+    )
     _RUN_STATE = (
         *OnlineLearner._RUN_STATE,
+        "_grid",
         "_candidates",
         "_duals",
         "_held_out",
@@ -142,6 +155,14 @@ class OnlineLTLPath(OnlineLearner):
         "_scores",
         "_scored_at",
     )
+
+    _grid: tuple[Array, Array | None]
+    _candidates: Array
+    _duals: FollowedDuals
+    _held_out: HeldOut
+    _has_warned: bool
+    _scores: Array
+    _scored_at: tuple[int, str]
 
     def __init__(
         self,
@@ -171,36 +192,46 @@ class OnlineLTLPath(OnlineLearner):
 
     def _new_run(self, d: int) -> Run:
         lams, scales = self._lams(), self._step_scales()
-        check_threads(self.n_threads)
         check_flag(self.progress, "progress")
-        if self.score_every is not None:
-            check_count(self.score_every, "score_every")
+        check_choice(self.metric, "metric", METRICS)
+        self._check_now()
+        if self.validation is not None:
+            check_validation(self.validation)
+        elif self.score_every is not None:
+            raise ValueError(
+                "validation must be a pair (train, test) of TaskSets for candidates to be scored, "
+                f"got None and score_every={self.score_every!r}."
+            )
         if scales is None:
             return self._new_run_of(d, 1.0 / lams, None)
         pairs = np.array(list(product(1.0 / lams, scales)))
         return self._new_run_of(d, pairs[:, 0], pairs[:, 1])
 
+    def _check_now(self) -> None:
+        """Check the parameters that may change from task to task."""
+        check_threads(self.n_threads)
+        check_choice(self.averaging, "averaging", AVERAGINGS)
+        if self.score_every is not None:
+            check_count(self.score_every, "score_every")
+
     def _begin(self, d: int) -> Run:
-        run = self._new_run(d)
-        self._candidates = np.repeat(self._lams(), len(run.records) // len(self._lams()))
+        run, lams = self._new_run(d), self._lams()
+        self._grid = lams, self._step_scales() if self._has_step_scales() else None
+        self._candidates = np.repeat(lams, len(run.records) // len(lams))
         self._has_warned = False
         if self.validation is None:
             return run
-        held_out = check_validation(
-            self.validation, self.metric, self.fit_intercept, check_threads(self.n_threads)
-        )
-        if held_out.n_features != d:
+        train, test = check_validation(self.validation)
+        if train.n_features != d:
             raise ValueError(
-                f"X has {d} features, but the tasks of validation have {held_out.n_features}."
+                f"X has {d} features, but the tasks of validation have {train.n_features}."
             )
-        self._held_out = held_out
-        # Keeping X D X' must not take more memory than the candidates themselves do.
-        if (
-            self.score_every == 1
-            and run.steps_by_rank_two
-            and (held_out.tasks.corners[-1] <= 2 * d * d)
-        ):
-            self._duals = FollowedDuals(run, held_out.tasks, held_out.n_threads)
+        n_threads = check_threads(self.n_threads)
+        self._held_out = HeldOut(train, test, self.metric, self.fit_intercept, n_threads)
+        tasks = self._held_out.tasks
+        bytes_followed = 16 * len(run.records) * tasks.corners[-1]
+        if self.score_every == 1 and run.steps_by_rank_two and bytes_followed <= MOST_FOLLOWED:
+            self._duals = FollowedDuals(run, tasks, n_threads)
         return run
 
     def _lams(self) -> Array:
@@ -208,7 +239,7 @@ class OnlineLTLPath(OnlineLearner):
 
     def _has_step_scales(self) -> bool:
         """Whether step_scale is a sequence."""
-        return np.ndim(self.step_scale) > 0  # type: ignore[arg-type]
+        return self.step_scale is not None and not np.isscalar(self.step_scale)
 
     def _step_scales(self) -> Array | None:
         """The step scales of the candidates, None for the default one."""
@@ -231,9 +262,18 @@ class OnlineLTLPath(OnlineLearner):
         scale: Any = self.step_scale
         if self._has_step_scales():
             scale = tuple(np.ravel(scale).tolist())
-        return lams, self.geometry, self.step, scale, self.metric, self.fit_intercept
+        return (
+            lams,
+            self.validation,
+            self.metric,
+            self.geometry,
+            self.step,
+            scale,
+            self.fit_intercept,
+        )
 
     def _take(self, run: Run, X: Array, y: Array) -> bool:
+        self._check_now()
         is_taken = run.learn_in_threads(X, y, check_threads(self.n_threads))
         if is_taken and "_duals" in self.__dict__:
             self._duals.follow(run)
@@ -253,7 +293,9 @@ class OnlineLTLPath(OnlineLearner):
                 if self._is_scored():
                     best = self._best()
                     lam, score = self._candidates[best], self._score()[best]
-                    bar.set_postfix({"lam": f"{lam:.1e}", self.metric: f"{score:.3g}"})
+                    bar.set_postfix(
+                        {"lam": f"{lam:.1e}", self.metric: f"{score:.3g}"}, refresh=False
+                    )
 
     def _is_scored(self) -> bool:
         """Whether scores are known for what the candidates are now."""
@@ -264,15 +306,16 @@ class OnlineLTLPath(OnlineLearner):
         self._fitted_run()
         if "_held_out" not in self.__dict__:
             raise ValueError(
-                "validation must be a pair (train, test) of TaskSets for candidates to be scored "
-                "and the best chosen, got None."
+                "validation must be a pair (train, test) of TaskSets from the first task on for "
+                "candidates to be scored and the best chosen, got None then."
             )
         if not self._is_scored():
             duals = None
             if "_duals" in self.__dict__:
                 duals = self._duals.of_representations(self._run, self.averaging)
+            self._held_out.n_threads = check_threads(self.n_threads)
             scores = self._held_out.score(self._representations(), duals)
-            self._scores: Array = scores.mean(axis=1)
+            self._scores = scores.mean(axis=1)
             self._scored_at = self.n_tasks_seen_, self.averaging
         return self._scores
 
@@ -281,25 +324,26 @@ class OnlineLTLPath(OnlineLearner):
         self._fitted_run()
         if len(self._candidates) == 1:
             return 0
-        return best_candidate(self._score(), self._candidates, self.metric)
+        return best_candidate(self._score(), self._candidates, self._held_out.metric)
 
     def _best_with_warning(self) -> int:
         best = self._best()
         if not self._has_warned:
-            self._has_warned = warn_of_edge(self._candidates[best], self.lams_, stacklevel=3)
+            self._has_warned = warn_of_edge(self._candidates[best], self._grid[0], stacklevel=3)
         return best
 
     def _by_lam(self, values: Array) -> Array:
         """Values of the candidates with an axis for lams and, if there are several, step scales."""
-        if not self._has_step_scales():
+        lams, scales = self._grid
+        if scales is None:
             return values
-        return values.reshape(len(self.lams_), -1, *values.shape[1:])
+        return values.reshape(len(lams), len(scales), *values.shape[1:])
 
     @property
     def lams_(self) -> Array:
-        """The values of lam, in the order given."""
+        """The values of lam, in the order given; a copy."""
         self._fitted_run()
-        return self._lams()
+        return self._grid[0].copy()
 
     @property
     def scores_(self) -> Array:
@@ -309,21 +353,23 @@ class OnlineLTLPath(OnlineLearner):
     @property
     def best_lam_(self) -> float:
         """The lam of the best score."""
-        return float(self._candidates[self._best_with_warning()])
+        best = self._best_with_warning()
+        return float(self._candidates[best])
 
     @property
     def best_step_scale_(self) -> float:
         """The step scale of the best score, if there are several."""
-        best, scales = self._best_with_warning(), self._step_scales()
-        if scales is None or not self._has_step_scales():
+        self._fitted_run()
+        scales = self._grid[1]
+        if scales is None:
             raise AttributeError("there is a best_step_scale_ only if step_scale is a sequence.")
-        return float(scales[best % len(scales)])
+        return float(scales[self._best_with_warning() % len(scales)])
 
     @property
     def D_(self) -> Array:
         """Representation of the best candidate; a copy."""
         best: Array = self._representations()[self._best_with_warning()]
-        return best
+        return best.copy()
 
     @property
     def representations_(self) -> Array:
@@ -331,7 +377,7 @@ class OnlineLTLPath(OnlineLearner):
         return self._by_lam(self._representations())
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Selection:
     """What `select_lam` found.
 
@@ -348,6 +394,17 @@ class Selection:
         What the scores are.
     task_scores : ndarray of shape (n_lams, n_tasks)
         Score of each on each validation task.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastltl as ltl
+    >>> task = (np.eye(2), np.ones(2))
+    >>> halves = ltl.TaskSet([task]), ltl.TaskSet([task])
+    >>> ltl.select_lam(ltl.ITL(), [task], halves, lams=[0.5])
+    Selection of lam for ITL by 1 validation tasks
+          lam  mse
+     5.00e-01  0.25  <- best
     """
 
     learner: RepresentationLearner
@@ -361,8 +418,9 @@ class Selection:
         name, n_tasks = type(self.learner).__name__, self.task_scores.shape[1]
         lines = [f"Selection of lam for {name} by {n_tasks} validation tasks"]
         lines.append(f"{'lam':>9}  {self.metric}")
-        for lam, score in zip(self.lams, self.scores, strict=True):
-            mark = "  <- best" if lam == self.best_lam else ""
+        best = int(np.argmax(self.lams == self.best_lam))
+        for k, (lam, score) in enumerate(zip(self.lams, self.scores, strict=True)):
+            mark = "  <- best" if k == best else ""
             lines.append(f"{lam:9.2e}  {score:.6g}{mark}")
         return "\n".join(lines)
 
@@ -394,12 +452,14 @@ def select_lam(
     metric : {"mse", "explained_variance", "r2"}
         Errors are minimised, the others maximised; of equal scores the largest lam is best.
     n_threads : int, optional
-        By default Numba's number, one for each core. Results have the same bits for any number.
+        By default the learner's own number, if it has one, or else Numba's, one for each core.
+        Results have the same bits for any number.
 
     Returns
     -------
     Selection
-        With the attributes `learner` (fitted with the best lam), `lams`, `scores`, `best_lam`.
+        With the attributes `learner` (fitted with the best lam), `lams`, `scores`, `best_lam`,
+        and `task_scores`, of which `scores` are the means.
 
     Examples
     --------
@@ -416,20 +476,30 @@ def select_lam(
      1.00e-01  0.0892...
     """
     if not isinstance(learner, RepresentationLearner) or "lam" not in learner.get_params():
+        got = (
+            f"the class {learner.__name__}" if isinstance(learner, type) else type(learner).__name__
+        )
         raise TypeError(
-            "learner must be one that has a lam: OnlineLTL, BatchLTL, MTL or ITL, got "
-            f"{type(learner).__name__}."
+            "learner must be one that has a lam: OnlineLTL(), BatchLTL(), MTL() or ITL(), got "
+            f"{got}."
         )
     values = check_lams(LAMS if lams is None else lams)
+    if n_threads is None:
+        n_threads = getattr(learner, "n_threads", None)
     threads = check_threads(n_threads)
-    held_out = check_validation(validation, metric, learner.fit_intercept, threads)
+    check_choice(metric, "metric", METRICS)
+    fit_intercept = check_flag(learner.fit_intercept, "fit_intercept")
+    train, test = check_validation(validation)
     if not hasattr(tasks, "mean_objective"):
         tasks = TaskSet(tasks)
-    if tasks.n_features != held_out.n_features:
+    if len(tasks) == 0:
+        raise ValueError("tasks must hold at least one task (X, y), got none.")
+    if tasks.n_features != train.n_features:
         raise ValueError(
             f"validation must have the {tasks.n_features} features of tasks, got "
-            f"{held_out.n_features}."
+            f"{train.n_features}."
         )
+    held_out = HeldOut(train, test, metric, fit_intercept, threads)
     candidates = [clone(learner).set_params(lam=lam) for lam in values.tolist()]
     if isinstance(learner, ITL):
         task_scores = held_out.score_ridge(values)
@@ -441,24 +511,35 @@ def select_lam(
         task_scores = held_out.score(np.stack([candidate.D_ for candidate in candidates]))
     scores = task_scores.mean(axis=1)
     best = best_candidate(scores, values, metric)
+    if isinstance(learner, ITL):
+        candidates[best].fit(tasks)
+    if isinstance(learner, BatchLearner):
+        _warn_of_short_fits(candidates, candidates[best])
     warn_of_edge(values[best], values, stacklevel=2)
-    chosen = candidates[best].fit(tasks) if isinstance(learner, ITL) else candidates[best]
-    return Selection(chosen, values, scores, float(values[best]), metric, task_scores)
+    return Selection(candidates[best], values, scores, float(values[best]), metric, task_scores)
 
 
 def _fit_along_path(candidates: list[Any], tasks: Any, n_threads: int) -> None:
-    """Fit batch learners from the largest lam to the smallest, each from where the last ended."""
-    objective, start = candidates[0]._objective(tasks, n_threads), None
-    descending = sorted(candidates, key=lambda candidate: -candidate.lam)
-    for candidate in descending:
-        candidate._remember_features(tasks)
-        candidate._solve(tasks, objective, start)
-        start = candidate._representation
-    short = [candidate for candidate in descending if not candidate._has_converged]
+    """Fit batch learners from the largest lam to the smallest, each from where the last ended.
+
+    One that did not converge is no good start, and the next goes without.
+    """
+    with one_blas_thread():
+        objective, start = candidates[0]._objective(tasks, n_threads), None
+        for candidate in sorted(candidates, key=lambda candidate: -candidate.lam):
+            candidate._remember_features(tasks)
+            candidate._solve(tasks, objective, start)
+            start = candidate._representation if candidate._has_converged else None
+
+
+def _warn_of_short_fits(candidates: list[Any], best: Any) -> None:
+    short = [candidate for candidate in candidates if not candidate._has_converged]
     if short:
+        among = "one of them" if best in short else "not one of them"
         warnings.warn(
-            f"{len(short)} of {len(candidates)} fits of {type(short[0]).__name__} did not reach "
-            f"tol={short[0].tol!r}, the first with lam={short[0].lam:.3g}: raise max_iter or tol.",
+            f"{len(short)} of {len(candidates)} fits of {type(best).__name__} did not reach "
+            f"tol={best.tol!r}; that with the best lam, {best.lam:.3g}, is {among}. Scale the "
+            "features alike, or raise max_iter or tol.",
             ConvergenceWarning,
             stacklevel=3,
         )

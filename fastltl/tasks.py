@@ -21,6 +21,7 @@ from fastltl.validation import (
 )
 
 Task = tuple[Array, Array]
+Names = tuple[str, ...] | None
 
 
 class TaskSet:
@@ -48,18 +49,25 @@ class TaskSet:
     ((3, 2), array([3, 1]), array([1], dtype=object))
     """
 
-    __slots__ = ("_X", "_labels", "_offsets", "_y")
+    __slots__ = ("_X", "_labels", "_names", "_offsets", "_y")
 
     _X: Array
     _y: Array
     _offsets: npt.NDArray[np.int64]
     _labels: npt.NDArray[np.object_]
+    _names: Names
 
     def __init__(self, tasks: Iterable[Any], labels: Sequence[Hashable] | None = None) -> None:
+        if not isinstance(tasks, Iterable):
+            raise TypeError(
+                f"tasks must be an iterable of pairs (X, y), got {type(tasks).__name__}."
+            )
         checked: list[Task] = []
+        names: Names = None
         for i, task in enumerate(tasks):
             width = checked[0][0].shape[1] if checked else None
             checked.append(check_task(task, f"task {i}", width))
+            names = _same_names(names, _names_of(task[0]), i)
         if not checked:
             raise ValueError("tasks must hold at least one task (X, y), got none.")
         if labels is None:
@@ -74,6 +82,7 @@ class TaskSet:
             np.concatenate([y for _, y in checked]),
             np.cumsum([0] + [len(y) for _, y in checked]),
             _objects(labels),
+            names,
         )
 
     def _pack(
@@ -82,9 +91,11 @@ class TaskSet:
         y: Array,
         offsets: npt.NDArray[np.int64],
         labels: npt.NDArray[np.object_],
+        names: Names,
     ) -> None:
         """Take the arrays as they are and forbid writing to them."""
         self._X, self._y, self._offsets, self._labels = X, y, offsets, labels
+        self._names = names
         for array in (X, y, offsets, labels):
             array.flags.writeable = False
 
@@ -108,9 +119,10 @@ class TaskSet:
         >>> list(ts.labels), ts[0][0].ravel()
         (['b', 'a'], array([1., 3.]))
         """
+        names = _names_of(X)
         X = check_matrix(X)
         y = check_target(y, len(X))
-        return cls._grouped(X, y, *group_codes(groups, len(X), "groups"))
+        return cls._grouped(X, y, *group_codes(groups, len(X), "groups"), names)
 
     @classmethod
     def from_frame(
@@ -160,16 +172,21 @@ class TaskSet:
         y = _numeric_column(df, target)
         X = np.stack([_numeric_column(df, name, len(y)) for name in features], axis=1)
         codes, labels = group_codes(df[task], len(y), f"column {task!r}")
-        return cls._grouped(check_matrix(X), y, codes, labels)
+        return cls._grouped(check_matrix(X), y, codes, labels, tuple(map(str, features)))
 
     @classmethod
     def _grouped(
-        cls, X: Array, y: Array, codes: npt.NDArray[np.int64], labels: list[Hashable]
+        cls,
+        X: Array,
+        y: Array,
+        codes: npt.NDArray[np.int64],
+        labels: list[Hashable],
+        names: Names,
     ) -> TaskSet:
         order = np.argsort(codes, kind="stable")
         sizes = np.bincount(codes, minlength=len(labels))
         offsets = np.concatenate([[0], np.cumsum(sizes)])
-        return cls._packed(X[order], y[order], offsets, _objects(labels))
+        return cls._packed(X[order], y[order], offsets, _objects(labels), names)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -188,6 +205,8 @@ class TaskSet:
             i = range(len(self))[operator.index(which)]
         except TypeError:
             pass  # not an integer
+        except IndexError:
+            raise IndexError(f"there are {len(self)} tasks, got the index {which}.") from None
         else:
             rows = slice(self._offsets[i], self._offsets[i + 1])
             return self._X[rows], self._y[rows]
@@ -200,20 +219,22 @@ class TaskSet:
         if isinstance(which, slice) and which.step in (None, 1):
             offsets = self._offsets[which.indices(len(self))[0] :][: len(chosen) + 1]
             rows = slice(offsets[0], offsets[-1])
+            labels = self._labels[which]
             return self._packed(
-                self._X[rows], self._y[rows], offsets - offsets[0], self._labels[which]
+                self._X[rows], self._y[rows], offsets - offsets[0], labels, self._names
             )
         gathered = _concatenated(
             [np.arange(self._offsets[i], self._offsets[i + 1]) for i in chosen]
         )
         offsets = np.concatenate([[0], np.cumsum(self.sizes[chosen])])
-        return self._packed(self._X[gathered], self._y[gathered], offsets, self._labels[chosen])
+        labels = self._labels[chosen]
+        return self._packed(self._X[gathered], self._y[gathered], offsets, labels, self._names)
 
     def __repr__(self) -> str:
         return f"TaskSet({len(self)} tasks, {self.n_features} features, {len(self._y)} samples)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self)._packed, (self._X, self._y, self._offsets, self._labels)
+        return type(self)._packed, (self._X, self._y, self._offsets, self._labels, self._names)
 
     @property
     def n_features(self) -> int:
@@ -230,6 +251,11 @@ class TaskSet:
         """Name of each task."""
         return self._labels
 
+    @property
+    def feature_names(self) -> Names:
+        """Names of the features if they came from a data frame, else None."""
+        return self._names
+
     def reduced(self, fit_intercept: bool, n_threads: int) -> ReducedTasks:
         """The tasks, centred if so wished, with no more rows than the rank of their inputs."""
         return reduce_tasks(self._X, self._y, self._offsets, fit_intercept, n_threads)
@@ -238,6 +264,7 @@ class TaskSet:
         """What batch learners minimise: value, gradient and curvature of a mean over the tasks."""
         largest = float(np.abs(self._y).max()) or 1.0
         in_units = self._y / largest
+        in_units.flags.writeable = False  # as the targets are: kernels would compile for both
         reduced = reduce_tasks(self._X, in_units, self._offsets, fit_intercept, n_threads)
         return MeanObjective(reduced, largest, penalised, n_threads)
 
@@ -326,7 +353,7 @@ class TaskSet:
         """The same tasks with these of their rows, in the order in which they stand here."""
         kept = _concatenated([np.sort(r) for r in rows])
         offsets = np.cumsum([0] + [len(r) for r in rows])
-        return self._packed(self._X[kept], self._y[kept], offsets, self._labels)
+        return self._packed(self._X[kept], self._y[kept], offsets, self._labels, self._names)
 
 
 def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
@@ -343,6 +370,22 @@ def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
         return X, check_target(y, len(X))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from error
+
+
+def _names_of(X: Any) -> Names:
+    """Names of the columns of a data frame."""
+    names = list(X.columns) if hasattr(X, "columns") else []
+    return tuple(names) if names and all(isinstance(name, str) for name in names) else None
+
+
+def _same_names(before: Names, names: Names, i: int) -> Names:
+    """Names that tasks agree on; arrays, which have none, agree with all."""
+    if before is not None and names is not None and names != before:
+        raise ValueError(
+            f"task {i}: feature names should match those of the first tasks ({', '.join(before)}), "
+            f"got {', '.join(names)}."
+        )
+    return before if names is None else names
 
 
 def _objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
@@ -371,7 +414,10 @@ def group_codes(
             f"got shape {values.shape}."
         )
     numbers: dict[Hashable, int] = {}
-    codes = [numbers.setdefault(group, len(numbers)) for group in values.tolist()]
+    try:
+        codes = [numbers.setdefault(group, len(numbers)) for group in values.tolist()]
+    except TypeError as error:
+        raise TypeError(f"{name} must hold numbers, strings or the like ({error}).") from error
     for group in numbers:
         if _is_missing(group):
             raise ValueError(

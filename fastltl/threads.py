@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -135,6 +135,18 @@ def _hold_own_blas() -> None:
         _set_threads(own, [1] * len(own))
 
 
+def _submitted(work: Callable[[], None], n_helpers: int, n_threads: int) -> list[Future[None]]:
+    """Work handed to threads of a pool; to none while the interpreter shuts down."""
+    pool = _pools.get(n_threads)
+    if pool is None:
+        pool = ThreadPoolExecutor(n_threads - 1, "fastltl", _hold_own_blas)
+        pool = _pools.setdefault(n_threads, pool)
+    try:
+        return [pool.submit(work) for _ in range(n_helpers)]
+    except RuntimeError:
+        return []
+
+
 def in_pieces(
     kernel: Callable[..., Result], n_items: int, n_threads: int, cost: float, *arguments: Any
 ) -> list[Result]:
@@ -151,20 +163,20 @@ def in_pieces(
             return [kernel(*arguments, 0, n_items)]
     edges = [n_items * i // n_pieces for i in range(n_pieces + 1)]
     results: list[Any] = [None] * n_pieces
-    turns = count()
+    turns, failed = count(), threading.Event()
 
     def take_turns() -> None:
         for i in turns:
-            if i >= n_pieces:
+            if i >= n_pieces or failed.is_set():
                 return
-            results[i] = kernel(*arguments, edges[i], edges[i + 1])
+            try:
+                results[i] = kernel(*arguments, edges[i], edges[i + 1])
+            except BaseException:
+                failed.set()
+                raise
 
-    pool = _pools.get(n_threads)
-    if pool is None:
-        pool = ThreadPoolExecutor(n_threads - 1, "fastltl", _hold_own_blas)
-        pool = _pools.setdefault(n_threads, pool)
     with one_blas_thread():
-        helpers = [pool.submit(take_turns) for _ in range(min(n_threads, n_pieces) - 1)]
+        helpers = _submitted(take_turns, min(n_threads, n_pieces) - 1, n_threads)
         try:
             take_turns()
         finally:

@@ -216,11 +216,12 @@ def check_lam(lam: Any) -> float:
 
 def check_lams(lams: npt.ArrayLike) -> Array:
     """Values of lam, in the order given."""
-    values = as_floats(lams, "lams")
+    values = as_floats(lams, "lams").copy()
     if values.ndim != 1 or values.size == 0:
-        raise ValueError(
-            f"lams must be a sequence of at least one number, got an array of shape {values.shape}."
+        got = (
+            f"{values}, a number: write [{values}]" if values.ndim == 0 else f"shape {values.shape}"
         )
+        raise ValueError(f"lams must be a sequence of at least one number, got {got}.")
     for i, lam in enumerate(values.tolist()):
         try:
             check_lam(lam)

@@ -62,13 +62,14 @@ def test_itl_is_scikit_learn_ridge_on_schools():
             assert relative(weights[k, t], ridge(X, y, lam, False).coef_) < 1e-8
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
 def test_a_bad_argument_is_named_and_changes_nothing():
     tasks = hard_tasks()
     model = ltl.ITL(0.1).fit(tasks)
     before = pickle.dumps(model)
     for lams, message in [
-        ([], r"lams must be a sequence of at least one number, got an array of shape \(0,\)"),
-        (0.1, r"lams must be a sequence of at least one number, got an array of shape \(\)"),
+        ([], r"lams must be a sequence of at least one number, got shape \(0,\)"),
+        (0.1, r"lams must be a sequence of at least one number, got 0.1, a number: write \[0.1\]"),
         ([0.1, -1.0], r"lams\[1\]: lam must be a positive finite number, got -1.0"),
         ([1e-310], r"lams\[0\]: lam must be large enough for 1 / lam to be finite"),
     ]:
@@ -76,4 +77,8 @@ def test_a_bad_argument_is_named_and_changes_nothing():
             model.path(tasks, lams)
     with pytest.raises(ValueError, match="task 1: X must hold finite numbers only"):
         model.fit([tasks[0], (np.full((2, 5), np.inf), np.ones(2))])
+    with pytest.raises(ValueError, match="D, X and y must not be so large"):
+        model.fit([(1e160 * np.ones((2, 3)), np.ones(2))])
+    with pytest.raises(ValueError, match="X must hold at least one task"):
+        model.fit(ltl.TaskSet(tasks)[:0])
     assert pickle.dumps(model) == before

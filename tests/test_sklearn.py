@@ -127,3 +127,31 @@ def test_data_frames_keep_their_feature_names():
     assert model.predict(df).shape == (12,)
     with pytest.raises(ValueError, match="feature names should match"):
         learner.adapt(df[["income", "age", "height"]], y)
+
+
+LEARNERS = [ltl.OnlineLTL, ltl.BatchLTL, ltl.MTL, ltl.ITL]
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_names_of_a_table_stay_with_its_tasks(learner):
+    X, y = sphere_task(np.random.default_rng(0), 12, 3)
+    df = pd.DataFrame(X, columns=["age", "income", "height"]).assign(who=list("aabbccaabbcc"), y=y)
+    tasks = ltl.TaskSet.from_frame(df, task="who", target="y")
+    assert tasks.feature_names == tasks[1:].feature_names == ("age", "income", "height")
+    fitted = learner().fit(tasks)
+    assert list(fitted.feature_names_in_) == ["age", "income", "height"]
+    fitted.adapt(*tasks[0])  # arrays of the same tasks, of which nobody need be warned
+    fitted.transform(df[["age", "income", "height"]])
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.transform(df[["income", "age", "height"]])
+    chosen = ltl.select_lam(learner(), tasks, tasks.split_samples(0.5, random_state=0), [1.0])
+    assert list(chosen.learner.feature_names_in_) == ["age", "income", "height"]
+    assert not hasattr(fitted.fit([(X, y)]), "feature_names_in_")
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_tasks_whose_names_differ_are_named(learner):
+    X, y = sphere_task(np.random.default_rng(0), 6, 2)
+    df = pd.DataFrame(X, columns=["a", "b"])
+    with pytest.raises(ValueError, match=r"task 1: .*feature names should match"):
+        learner().fit([(df, y), (df[["b", "a"]], y)])

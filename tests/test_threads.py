@@ -2,7 +2,10 @@
 
 import os
 import pickle
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -139,6 +142,35 @@ def test_an_error_in_a_piece_is_raised():
     for which in range(8):
         with pytest.raises(KeyError, match=str(which)):
             threads.in_pieces(fail, 8, 2, 1e9)
+
+
+def test_an_error_stops_the_other_pieces():
+    done = []
+
+    def fail_at_once(lo, hi):
+        if lo == 0:
+            raise KeyError(lo)
+        time.sleep(0.01)
+        done.append(lo)
+
+    with pytest.raises(KeyError):
+        threads.in_pieces(fail_at_once, 8, 2, 1e9)
+    assert len(done) <= 2
+
+
+def test_pieces_are_done_while_the_interpreter_shuts_down():
+    """In a thread that goes on when the main one has ended, when pools take no more work."""
+    code = """
+import threading, time
+from fastltl import threads
+def work():
+    time.sleep(0.5)
+    print(sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9)))
+threading.Thread(target=work).start()
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "8\n"
+    assert run.stderr == ""
 
 
 def test_a_forked_child_has_a_pool_of_its_own():

@@ -29,7 +29,9 @@ class RepresentationLearner(
 
     fit_intercept: bool
     n_features_in_: int
+    feature_names_in_: npt.NDArray[np.object_]
     _representation: Array
+    _warns_of_arrays: bool
 
     @property
     def D_(self) -> Array:
@@ -41,7 +43,7 @@ class RepresentationLearner(
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        """Forget what was learned, then learn from tasks.
+        """Learn from tasks; what was learned before is forgotten, but for a warm start.
 
         Parameters
         ----------
@@ -93,6 +95,10 @@ class RepresentationLearner(
         self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
     ) -> Iterable[Any]:
         """The tasks that arguments of `fit` stand for."""
+        if isinstance(X, TaskSet) and not (y is None and groups is None):
+            raise ValueError(
+                "y and groups must be None when X is a TaskSet, which holds both, got others."
+            )
         if y is None:
             if groups is not None or hasattr(X, "shape") or not isinstance(X, Iterable):
                 raise ValueError(
@@ -102,35 +108,39 @@ class RepresentationLearner(
             return X
         return [(X, y)] if groups is None else TaskSet.from_groups(X, y, groups)
 
-    def _task_set(
-        self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
-    ) -> tuple[Any, Any]:
-        """The tasks that arguments of `fit` stand for, and what names their features if any does.
-
-        The tasks are a TaskSet or something that knows how to be one.
-        """
-        if y is not None and groups is None:
+    def _task_set(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
+        """The tasks that arguments of `fit` stand for: a TaskSet, or what knows how to be one."""
+        if y is not None and groups is None and not isinstance(X, TaskSet):
             owner = type(self).__name__
             data = check_matrix(X, owner=owner)
-            return TaskSet([(data, check_target(y, len(data), owner=owner))]), X
-        tasks = self._tasks(X, y, groups)
-        if y is not None or hasattr(tasks, "mean_objective"):
-            return tasks, tasks if y is None else X
-        tasks = list(tasks)
-        return TaskSet(tasks), tasks[0][0]
+            return TaskSet([(data, check_target(y, len(data), owner=owner))])
+        tasks: Any = self._tasks(X, y, groups)
+        if not hasattr(tasks, "mean_objective"):
+            return TaskSet(tasks)
+        if len(tasks) == 0:
+            raise ValueError("X must hold at least one task (X, y), got none.")
+        return tasks
 
     def _remember_features(self, X: Any) -> None:
-        """Record the number of the features and, of a data frame, their names."""
+        """Record the number of the features and, if they have any, their names."""
+        self.__dict__.pop("feature_names_in_", None)
+        self._warns_of_arrays = False
         if type(X) is np.ndarray:  # spares the search for names, which takes as long as a task
             self.n_features_in_ = X.shape[1]
         elif hasattr(X, "mean_objective"):
             self.n_features_in_ = X.n_features
+            if X.feature_names is not None:
+                self.feature_names_in_ = np.array(X.feature_names, dtype=object)
         else:
             validate_data(self, X, skip_check_array=True)
+            self._warns_of_arrays = "feature_names_in_" in self.__dict__
 
     def _check_feature_names(self, X: Any) -> None:
-        """If X or an earlier task names its features, the names must agree."""
-        if type(X) is not np.ndarray or "feature_names_in_" in self.__dict__:
+        """If X or what was learned from names its features, the names must agree.
+
+        scikit-learn warns of arrays after data frames; those of a TaskSet are arrays themselves.
+        """
+        if type(X) is not np.ndarray or self.__dict__.get("_warns_of_arrays", False):
             validate_data(self, X, reset=False, skip_check_array=True)
 
     @contextmanager
@@ -188,6 +198,11 @@ class MultitaskModel(RepresentationLearner):
         tasks = np.zeros(len(data), dtype=np.int64)
         if groups is not None:
             places = {label: t for t, label in enumerate(self.labels_)}
+            if len(places) < len(self.labels_):
+                raise ValueError(
+                    f"groups must tell tasks apart, but {type(self).__name__} was fitted to tasks "
+                    "of the same label."
+                )
             codes, asked = group_codes(groups, len(data), "groups")
             for label in asked:
                 if label not in places:

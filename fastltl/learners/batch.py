@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -50,20 +51,25 @@ class Objective(Protocol):
         """Derivative of the gradient along E at the latest D."""
 
 
-class Point(NamedTuple):
+class Point:
     """A representation, and the objective and its gradient there."""
 
-    D: Array
-    F: float
-    G: Array
+    def __init__(self, objective: Objective, D: Array) -> None:
+        self.D = D
+        self.F, self.G = objective.value_and_gradient(D)
+
+    @cached_property
+    def _parts_of_gap(self) -> tuple[float, float]:
+        least = float(np.linalg.eigvalsh(self.G)[0])
+        return float(np.sum(self.G * self.D)), max(0.0, -least)
 
     def gap(self, radius: float) -> float:
-        """<G, D> + radius max(0, -lambda_min(G)), of which F(D) - min F is no more.
+        """<G, D> + radius max(0, -lambda_min(G)), of which F(D) - min F is no more; nor than F.
 
         F is convex, so that this holds over the set of any radius that D lies in.
         """
-        least = float(np.linalg.eigvalsh(self.G)[0])
-        return max(0.0, float(np.sum(self.G * self.D)) + radius * max(0.0, -least))
+        along, steepest = self._parts_of_gap
+        return min(self.F, max(0.0, along + radius * steepest))
 
 
 class Iteration(NamedTuple):
@@ -119,9 +125,12 @@ def minimise(
     for stage in radii:
         enough = tol if stage == radius else EARLY_TOL
         D = D * (stage / np.trace(D))
-        point = project_gradient(objective, stage, D, enough, min(steps, journal.left), journal)
+        point = project_gradient(objective, stage, D, enough, min(steps, max_iter), journal)
         if point.gap(stage) > enough * point.F and journal.left > 0:
-            point = newton(objective, stage, point.D, enough, journal)
+            end = newton(objective, stage, point.D, enough, journal)
+            point = min(point, end, key=lambda point: point.gap(stage))
+        if journal.left == 0:
+            break
         D = point.D
     return Solution(point.D, point.F, point.gap(radius), journal.history)
 
@@ -144,7 +153,7 @@ def project_gradient(
     D + t (proj(D - step G) - D), with the step of Barzilai and Borwein, <S, S> / <S, Y> for the
     latest changes S of D and Y of G, and t = 1 or, if F does not fall enough, smaller.
     """
-    point = Point(D, *objective.value_and_gradient(D))
+    point = Point(objective, D)
     step = radius / (float(np.linalg.norm(point.G)) or 1.0)
     for _ in range(steps):
         if point.gap(radius) <= tol * point.F:
@@ -153,7 +162,7 @@ def project_gradient(
         slope, t = float(np.sum(point.G * move)), 1.0
         while True:
             D = point.D + t * move
-            new = Point(D, *objective.value_and_gradient(D))
+            new = Point(objective, D)
             change = new.F - point.F
             if change <= 1e-4 * t * slope or t < 1e-10:
                 break
@@ -223,7 +232,7 @@ class FactoredProblem:
         self.square = float(np.sum(self.V**2))
         self.P = self.V @ self.V.T / self.square
         D = self.radius * self.P
-        self.point = Point(D, *self.objective.value_and_gradient(D))
+        self.point = Point(self.objective, D)
         self.c = float(np.sum(self.point.G * self.P))
         self.slope = self.point.G @ self.V - self.c * self.V
         self._x = x.copy()
@@ -239,7 +248,7 @@ class FactoredProblem:
     def curvature(self, x: Array, direction: Array) -> Array:
         """Derivative of the gradient along a direction."""
         self.move_to(x)
-        _, F, G = self.point
+        F, G = self.point.F, self.point.G
         V, W = self.V, direction.reshape(self.V.shape)
         growth = 2.0 * float(np.sum(V * W)) / self.square  # of |V|^2, relative
         half = V @ W.T / self.square
@@ -282,7 +291,7 @@ class BatchLearner(RepresentationLearner):
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        tasks, named = self._task_set(X, y, groups)
+        tasks = self._task_set(X, y, groups)
         with self._unchanged_on_failure(), one_blas_thread():
             objective = self._objective(tasks, check_threads(self.n_threads))
             start = self.__dict__.get("_representation") if self.warm_start else None
@@ -291,12 +300,12 @@ class BatchLearner(RepresentationLearner):
                     f"X must have the {len(start)} features of the earlier fit that warm_start "
                     f"goes on from, got {tasks.n_features}."
                 )
-            self._remember_features(named)
+            self._remember_features(tasks if y is None else X)
             self._solve(tasks, objective, start)
         if not self._has_converged:
-            advice = "raise max_iter, or fit again with warm_start=True"
+            advice = "scale the features alike, or raise max_iter"
             if self.n_iter_ < self.max_iter:
-                advice = "rounding errors allow no further progress, raise tol"
+                advice = "rounding errors allow no more, scale the features alike or raise tol"
             warnings.warn(
                 f"{type(self).__name__} stopped after {self.n_iter_} iterations with a gap of "
                 f"{self.gap_:.3g}, above tol={self.tol!r} times the objective of "
@@ -374,7 +383,8 @@ class BatchLTL(BatchLearner):
         What `objective_` exceeds the optimum by, at the most.
     n_iter_ : int
     history_ : list of (objective, gap, seconds)
-        After each iteration, as named tuples.
+        After each iteration, as named tuples; seconds since the start. Empty if the start was
+        good enough.
     n_features_in_ : int
 
     Examples
@@ -401,7 +411,7 @@ class MTL(MultitaskModel, BatchLearner):
     Parameters
     ----------
     lam : float
-        Regularisation: the trace of D is at most 1 / lam.
+        Regularisation: the trace of D is at most 1 / lam. It has to be chosen; see `select_lam`.
     tol : float
         The solver stops when the objective is certified to be within tol times itself of the
         optimum. Below about 1e-8 rounding errors stop it first.

@@ -55,9 +55,9 @@ class ITL(MultitaskModel, RepresentationLearner):
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
         radius = check_lam(self.lam)
-        tasks, named = self._task_set(X, y, groups)
+        tasks = self._task_set(X, y, groups)
         with self._unchanged_on_failure():
-            self._remember_features(named)
+            self._remember_features(tasks if y is None else X)
             weights, intercepts = self.path(tasks, [self.lam])
             self._representation = np.eye(tasks.n_features) * radius
             self._keep_weights(tasks.labels, weights[0], intercepts[0])
@@ -95,6 +95,6 @@ class ITL(MultitaskModel, RepresentationLearner):
         values = check_lams(lams)
         fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
         with one_blas_thread():
-            tasks = self._task_set(X, y, groups)[0].reduced(fit_intercept, 1)
+            tasks = self._task_set(X, y, groups).reduced(fit_intercept, 1)
             weights = ridge_paths(tasks, values, 1)
         return weights, tasks.y_means - np.sum(weights * tasks.x_means, axis=2)

@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from fastltl import kernels
 from fastltl.learners.base import RepresentationLearner
 from fastltl.learners.runs import RUNS, Run
-from fastltl.tasks import check_task
+from fastltl.tasks import TaskSet, check_task
 from fastltl.threads import may_thread, one_blas_thread, steadily
 from fastltl.validation import (
     Array,
@@ -44,6 +44,7 @@ class OnlineLearner(RepresentationLearner):
         "_run_settings",
         "n_features_in_",
         "feature_names_in_",
+        "_warns_of_arrays",
     )
 
     geometry: str
@@ -70,7 +71,7 @@ class OnlineLearner(RepresentationLearner):
                     raise type(error)(f"task {i}: {error}") from error
             if "_run" not in self.__dict__:
                 raise ValueError("X must hold at least one task (X, y), got none.")
-            if y is not None:
+            if y is not None or isinstance(X, TaskSet):
                 self._remember_features(X)
         return self
 
@@ -276,7 +277,7 @@ class OnlineLTL(OnlineLearner):
             "_run" in self.__dict__
             and self._settings() == self._run_settings
             and is_ready_task(X, y, self.n_features_in_)
-            and not (self.fit_intercept or "feature_names_in_" in self.__dict__)
+            and not (self.fit_intercept or self._warns_of_arrays)
             and not may_thread(*X.shape)  # type: ignore[union-attr]
             and self._run.learn(X, y)  # type: ignore[arg-type]
         )
