@@ -33,7 +33,11 @@ def demo(seed: int) -> None:
         "chose its lam among 30 by 40 validation tasks.",
         flush=True,
     )
-    print("Compiling, which takes three quarters of a minute the first time ...", file=sys.stderr, flush=True)
+    print(
+        "Compiling, which takes three quarters of a minute the first time ...",
+        file=sys.stderr,
+        flush=True,
+    )
     experiments.compile_kernels()
     outcomes = experiments.demo(
         seed=seed,
