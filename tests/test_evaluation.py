@@ -66,8 +66,12 @@ def test_relative_improvement_is_in_percent_of_the_baseline():
     with pytest.raises(ValueError, match="baseline must have a mean other than zero"):
         ltl.relative_improvement([1.0], [0.0])
     with pytest.raises(ValueError, match="scores must hold at least one number"):
-        ltl.relative_improvement([], [1.0])
+        ltl.relative_improvement([], [])
     with pytest.raises(ValueError, match="baseline must hold finite numbers only, got NaN"):
         ltl.relative_improvement([1.0], [np.nan])
     with pytest.raises(ValueError, match="metric must be one of"):
         ltl.relative_improvement([1.0], [1.0], metric="mae")
+    with pytest.raises(
+        ValueError, match=r"baseline must have the shape of scores, \(1,\), got \(2,"
+    ):
+        ltl.relative_improvement([1.0], [1.0, 2.0])
