@@ -122,6 +122,15 @@ class MeanObjective:
     def n_features(self) -> int:
         return self.tasks.n_features
 
+    @property
+    def feature_scales(self) -> Array:
+        """Root mean square of each feature, relative to the largest; 1 for features that are 0."""
+        largest = float(np.abs(self.tasks.R).max()) or 1.0
+        scales = np.sqrt(np.sum((self.tasks.R / largest) ** 2, axis=0))
+        scales[scales == 0.0] = scales.max() or 1.0
+        relative: Array = scales / scales.max()
+        return relative
+
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
         """F(D) and its gradient."""
         tasks = self.tasks

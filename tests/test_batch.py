@@ -126,7 +126,11 @@ def test_gradient_and_curvature_agree_with_finite_differences(penalised):
 @pytest.mark.parametrize("penalised", [False, True])
 def test_the_factored_problem_agrees_with_finite_differences(penalised):
     rng = np.random.default_rng(0)
-    problem = FactoredProblem(small_tasks(1, 8, 5).mean_objective(penalised, False, 1), 3.0)
+    tasks = [(X * [100.0, 1.0, 1.0, 0.01, 0.0], y) for X, y in small_tasks(1, 8, 5)]
+    objective = ltl.TaskSet(tasks).mean_objective(penalised, False, 1)
+    assert np.argmax(objective.feature_scales) == 0
+    assert objective.feature_scales[4] == 1.0
+    problem = FactoredProblem(objective, 3.0)
     x, direction, h = rng.normal(size=25), rng.normal(size=25), 1e-5
     slope = (problem.value(x + h * direction) - problem.value(x - h * direction)) / (2 * h)
     assert problem.gradient(x) @ direction == pytest.approx(slope, rel=1e-7)
@@ -246,6 +250,13 @@ def test_targets_of_zero(learner):
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
+def test_inputs_of_zero(learner):
+    found = learner(0.5).fit([(np.zeros((3, 2)), np.array([1.0, 2.0, 3.0]))])
+    assert found.objective_ == pytest.approx(14 / 3)
+    assert found.gap_ == 0.0
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
 def test_an_intercept_is_centring(learner):
     rng = np.random.default_rng(0)
     tasks = [(X + rng.normal(size=4), y + 100 * rng.normal()) for X, y in small_tasks(0, 6)]
@@ -338,12 +349,13 @@ def test_a_bad_task_is_named_and_changes_nothing(learner):
 def test_columns_on_different_scales_are_certified_or_said_not_to_be(learner):
     scales = np.array([1e3, 1.0, 1.0, 1e-3])
     tasks = [(X * scales, y) for X, y in small_tasks(0, 12)]
-    for lam in (1e-3, 1.0):
+    for lam in (1e-6, 1e-3, 1.0, 1e3):
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             found = learner(lam).fit(tasks)
         value, gap = literal_gap(found.D_, tasks, lam, learner is ltl.MTL)
-        assert found.gap_ <= found.objective_
+        assert found.gap_ <= 1e-3 * found.objective_
+        assert found.n_iter_ < 200
         assert bool(seen) == (found.gap_ > 1e-6 * found.objective_)
         assert found.gap_ == pytest.approx(min(gap, value), rel=1e-2, abs=1e-8 * value)
 
