@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -53,6 +54,41 @@ def demo(seed: int) -> None:
         )
 
 
+def info() -> None:
+    """Print what results and speed may depend on."""
+    import platform
+    from importlib.metadata import version
+
+    import numba
+    from threadpoolctl import threadpool_info
+
+    from fastltl import kernels
+    from fastltl.validation import check_threads
+
+    print(f"fastltl {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    print(
+        ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "numba", "scikit-learn"))
+    )
+    print(f"threads: {check_threads(None)} (set NUMBA_NUM_THREADS to change it)")
+    for library in threadpool_info():
+        if library["user_api"] == "blas":
+            parts = (library["internal_api"], library["version"], library.get("architecture"))
+            print(f"BLAS: {' '.join(str(part) for part in parts if part)}, {library['filepath']}")
+    stats = getattr(kernels.meet_task, "stats", None)
+    where = getattr(stats, "cache_path", None) or "none, compiled anew in every process"
+    off = " (the JIT is off)" if numba.config.DISABLE_JIT else ""  # type: ignore[attr-defined]
+    print(f"compiled kernels: {where}{off}")
+
+
+def warmup() -> None:
+    """Compile every kernel, so that no later call has to."""
+    from fastltl import experiments
+
+    start = time.perf_counter()
+    experiments.compile_kernels()
+    print(f"compiled, or found compiled, in {time.perf_counter() - start:.1f} s")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command."""
     parser = _Parser(prog="fastltl", description="Online learning-to-learn for ridge regression.")
@@ -60,9 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("demo", help="online LTL against independent ridge regression")
     command.add_argument("--seed", type=_seed, default=0, help="seed of the tasks (default 0)")
+    command.set_defaults(run=lambda options: demo(options.seed))
+    command = commands.add_parser("info", help="versions, threads, BLAS and compiled kernels")
+    command.set_defaults(run=lambda _: info())
+    command = commands.add_parser("warmup", help="compile everything now, not at the first call")
+    command.set_defaults(run=lambda _: warmup())
     options = parser.parse_args(arguments)
     try:
-        demo(options.seed)
+        options.run(options)
     except KeyboardInterrupt:
         print("fastltl: interrupted", file=sys.stderr)
         return 130

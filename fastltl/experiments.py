@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastltl import representation
 from fastltl.datasets import make_environment
 from fastltl.evaluation import HeldOut, evaluate
-from fastltl.learners.batch import BatchLTL
+from fastltl.learners.batch import MTL, BatchLTL
 from fastltl.learners.independent import ITL
+from fastltl.learners.online import OnlineLTL
 from fastltl.selection import LAMS, OnlineLTLPath, best_candidate, select_lam
 from fastltl.tasks import Task, TaskSet
 from fastltl.validation import Array
@@ -24,13 +26,20 @@ class Outcome(NamedTuple):
 
 
 def compile_kernels() -> None:
-    """Run every kernel that an experiment needs once, so that none compiles within it."""
-    tasks = TaskSet([(np.ones((2, 3)), np.ones(2))])
+    """Run every kernel once, so that none compiles later."""
+    tasks = TaskSet([(np.ones((2, 3)), np.ones(2)), (np.eye(3), np.ones(3))])
+    X, y = np.ones((2, 3)), np.ones(2)
     for geometry, step in (("euclidean", "theory"), ("entropic", "adaptive")):
-        path = OnlineLTLPath([1.0, 2.0, 3.0], (tasks, tasks), geometry=geometry, step=step)
-        evaluate(path.fit(tasks).representations_[0], tasks, tasks)
-    BatchLTL(tol=0.1).fit(tasks)
-    ITL().fit(tasks)
+        path = OnlineLTLPath(
+            [1.0, 2.0], (tasks, tasks), geometry=geometry, step=step, score_every=1
+        )
+        D = path.fit(tasks).representations_[0]
+        OnlineLTL(geometry=geometry, step=step, fit_intercept=True).fit(tasks).transform(X)
+    MTL(fit_intercept=True).fit(tasks)
+    ITL().fit(tasks).adapt(X, y)
+    for formula in (representation.task_loss, representation.task_gradient):
+        formula(D, X, y)
+    representation.project(D, 1.0)
 
 
 def demo(

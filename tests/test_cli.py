@@ -4,11 +4,12 @@ import re
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
 
 import fastltl
-from fastltl import cli, experiments
+from fastltl import cli, experiments, kernels
 
 
 def test_version(capsys):
@@ -87,3 +88,27 @@ def test_demo_is_reproducible_and_measures_what_it_says():
     ]
     assert all(row.lam in experiments.LAMS for row in first)
     assert all(np.isfinite(row.test_error) and row.test_error > 0 for row in first)
+
+
+def test_info_names_what_results_depend_on(capsys):
+    assert cli.main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"fastltl {fastltl.__version__}, Python ")
+    for word in (f"numpy {np.__version__}", "numba ", "threads: ", "BLAS: ", "compiled kernels: "):
+        assert word in out
+
+
+def test_warmup_leaves_nothing_to_compile(capsys):
+    assert cli.main(["warmup"]) == 0
+    assert capsys.readouterr().out.startswith("compiled, or found compiled, in ")
+    if numba.config.DISABLE_JIT:
+        return
+    compiled = {name for name, kernel in vars(kernels).items() if hasattr(kernel, "signatures")}
+    entries = [name for name in compiled if getattr(kernels, name).signatures]
+    assert {"learn_euclidean", "learn_entropic", "objectives", "follow_duals"} <= set(entries)
+    before = {name: len(getattr(kernels, name).signatures) for name in compiled}
+    tasks = fastltl.TaskSet([(np.ones((2, 3)), np.ones(2)), (np.ones((4, 3)), np.ones(4))])
+    for learner in (fastltl.OnlineLTL(), fastltl.BatchLTL(), fastltl.MTL(), fastltl.ITL()):
+        learner.fit(tasks).adapt(np.ones((2, 3)), np.ones(2))
+    fastltl.evaluate(np.eye(3), tasks, tasks, fit_intercept=True)
+    assert before == {name: len(getattr(kernels, name).signatures) for name in compiled}
