@@ -62,23 +62,31 @@ class HeldOut:
     def n_features(self) -> int:
         return self.tasks.n_features
 
-    def score(self, representations: Array, duals: Array | None = None) -> Array:
-        """Scores of shape (representations, tasks).
+    def score(self, representations: Array) -> Array:
+        """Scores of shape (representations, tasks)."""
+        return self._score_by(kernels.weights_of_tasks, len(representations), representations)
 
-        `duals`, if known, holds X D X' of every task for each representation.
-        """
-        tasks, kernel = self.tasks, kernels.weights_of_tasks
-        known: tuple[Any, ...] = ()
-        if duals is not None:
-            kernel, known = kernels.weights_from_duals, (duals, tasks.corners)
-        weights = np.empty((len(representations), len(self), self.n_features))
+    def score_followed(self, factor: float, matrices: Array, duals: Array) -> Array:
+        """Scores of the representations factor * matrices, given X D X' of each task for each D."""
+        return self._score_by(
+            kernels.weights_from_duals,
+            len(matrices),
+            factor,
+            matrices,
+            duals,
+            self.tasks.corners,
+        )
+
+    def _score_by(self, kernel: Any, n_representations: int, *leading: Any) -> Array:
+        """Scores with weights that a kernel computes from what is leading, and the tasks."""
+        tasks = self.tasks
+        weights = np.empty((n_representations, len(self), self.n_features))
         in_pieces(
             kernel,
-            len(representations) * len(self),
+            n_representations * len(self),
             self.n_threads,
             tasks.cost_of_dual,
-            representations,
-            *known,
+            *leading,
             tasks.R,
             tasks.z,
             tasks.starts,

@@ -517,16 +517,16 @@ def weights_of_tasks(Ds, R, z, starts, sizes, W, lo, hi):
 
 
 @compiled
-def weights_from_duals(Ds, duals, corners, R, z, starts, sizes, W, lo, hi):
-    """`weights_of_tasks` where X D_k X' of task t is known: duals[k] from corners[t] on."""
+def weights_from_duals(c, Ds, duals, corners, R, z, starts, sizes, W, lo, hi):
+    """`weights_of_tasks` with c D_k, where X D_k X' is known: duals[k] from corners[t] on."""
     n_tasks = sizes.size
     for item in range(lo, hi):
         k, t = item // n_tasks, item % n_tasks
         X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
-        M = duals[k, corners[t] : corners[t + 1]].copy().reshape(y.size, y.size)
+        M = (c * duals[k, corners[t] : corners[t + 1]]).reshape(y.size, y.size)
         add_to_diagonal(M, sizes[t])
         L, _ = factorise(M)
-        W[k, t] = np.dot(Ds[k], np.dot(cholesky_solve(L, y), X))
+        W[k, t] = c * np.dot(Ds[k], np.dot(cholesky_solve(L, y), X))
 
 
 @compiled
@@ -632,15 +632,15 @@ def meet_task(iterates, factors, meetings, records, X, y, lo, hi):
     truncated = False
     R_safe, z_safe, misfit_safe = R, z, misfit
     for k in range(lo, hi):
-        L, largest = dual_factor(iterates[k], R, n)
+        R_k, z_k, misfit_k = R, z, misfit
+        L, largest = dual_factor(iterates[k], R_k, n)
         if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
             if not truncated:
                 R_safe, z_safe, misfit_safe = truncate(R, z, misfit)
                 truncated = True
-            L, _ = dual_factor(iterates[k], R_safe, n)
-            loss, a, b = dual_loss_and_factors(R_safe, z_safe, misfit_safe, L, n)
-        else:
-            loss, a, b = dual_loss_and_factors(R, z, misfit, L, n)
+            R_k, z_k, misfit_k = R_safe, z_safe, misfit_safe
+            L, _ = dual_factor(iterates[k], R_k, n)
+        loss, a, b = dual_loss_and_factors(R_k, z_k, misfit_k, L, n)
         factors[k, 0], factors[k, 1] = a, b
         record = records[k]
         norm = gradient_norm(np.dot(a, b), lengths(a, b), record["entropic"])

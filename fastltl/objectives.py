@@ -19,12 +19,14 @@ class ReducedTasks(NamedTuple):
 
     Task t has the rows starts[t] to starts[t + 1] of R and z. It stands for sizes[t] samples,
     of whose targets misfits[t] = |y - Xw|^2 can be reached by no weights. The means are zero if
-    the tasks were not centred.
+    the tasks were not centred. Square matrices of a row per row of each task, laid out one after
+    another, start at the corners.
     """
 
     R: Array
     z: Array
     starts: Indices
+    corners: Indices
     sizes: Indices
     misfits: Array
     x_means: Array
@@ -33,11 +35,6 @@ class ReducedTasks(NamedTuple):
     @property
     def n_features(self) -> int:
         return int(self.R.shape[1])
-
-    @property
-    def corners(self) -> Indices:
-        """Where each task's square matrix, of a row per row of the task, starts among all."""
-        return np.concatenate([[0], np.cumsum(np.diff(self.starts) ** 2)])
 
     @property
     def cost_of_dual(self) -> float:
@@ -77,7 +74,8 @@ def reduce_tasks(
     if starts[-1] < rooms[-1]:
         kept = np.repeat(rooms[:-1] - starts[:-1], ranks) + np.arange(starts[-1])
         R, z = R[kept], z[kept]
-    return ReducedTasks(R, z, starts, sizes, misfits, x_means, y_means)
+    corners = np.concatenate([[0], np.cumsum(ranks**2)])
+    return ReducedTasks(R, z, starts, corners, sizes, misfits, x_means, y_means)
 
 
 def ridge_paths(tasks: ReducedTasks, lams: Array, n_threads: int) -> Array:

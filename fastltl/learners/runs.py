@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastltl import bounds, kernels
+from fastltl.evaluation import HeldOut
 from fastltl.objectives import ReducedTasks
 from fastltl.threads import in_pieces
 from fastltl.validation import Array, check_positive
@@ -210,10 +211,11 @@ class FollowedDuals:
             self._computed(run.iterates, self.of_iterates)
             self._computed(run.totals, self.of_totals)
 
-    def of_representations(self, run: Run, averaging: str) -> Array:
-        """Those of `run.representations(averaging)`."""
-        means: Array = self.of_totals / run.n_tasks
-        return self.of_iterates if averaging == "last" else means
+    def score(self, run: Run, averaging: str, held_out: HeldOut) -> Array:
+        """The scores of `run.representations(averaging)`, whose duals need not be computed."""
+        if averaging == "last":
+            return held_out.score_followed(1.0, run.iterates, self.of_iterates)
+        return held_out.score_followed(1.0 / run.n_tasks, run.totals, self.of_totals)
 
     def _computed(self, Ds: Array, duals: Array) -> Array:
         tasks = self.tasks
