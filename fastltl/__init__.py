@@ -13,7 +13,7 @@ _HOMES = {
     "ITL": "learners.independent",
     "MTL": "learners.batch",
     "OnlineLTL": "learners.online",
-    "OnlineLTLPath": "selection",
+    "OnlineLTLPath": "path",
     "RepresentationRidge": "learners.ridge",
     "Selection": "selection",
     "TaskSet": "tasks",
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from fastltl.learners.independent import ITL
     from fastltl.learners.online import OnlineLTL
     from fastltl.learners.ridge import RepresentationRidge
+    from fastltl.path import OnlineLTLPath
     from fastltl.representation import project, ridge_weights, task_gradient, task_loss
-    from fastltl.selection import OnlineLTLPath, Selection, select_lam
+    from fastltl.selection import Selection, select_lam
     from fastltl.tasks import TaskSet
 
 

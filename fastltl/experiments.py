@@ -6,12 +6,14 @@ from typing import NamedTuple
 import numpy as np
 
 from fastltl import representation
+from fastltl.candidates import LAMS, best_candidate
 from fastltl.datasets import make_environment
 from fastltl.evaluation import HeldOut, evaluate
 from fastltl.learners.batch import MTL, BatchLTL
 from fastltl.learners.independent import ITL
 from fastltl.learners.online import OnlineLTL
-from fastltl.selection import LAMS, OnlineLTLPath, best_candidate, select_lam
+from fastltl.path import OnlineLTLPath
+from fastltl.selection import select_lam
 from fastltl.tasks import Task, TaskSet
 from fastltl.validation import Array
 

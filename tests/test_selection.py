@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from threadpoolctl import threadpool_limits
 
 import fastltl as ltl
-from fastltl.selection import LAMS, best_candidate
+from fastltl.candidates import LAMS, best_candidate
 
 RULES = [
     {"geometry": "entropic"},

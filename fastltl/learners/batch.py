@@ -122,51 +122,55 @@ def minimise(
     first, lead up to this one.
     """
     journal = Journal(radius, max_iter)
-    D, radii = start, [radius]
-    if D is None:
-        D, radii = np.eye(objective.n_features), _leading_up_to(radius, objective)
-    steps = FIRST_ORDER_STEPS if len(radii) == 1 else 0
-    for stage in radii:
-        enough = tol if stage == radius else EARLY_TOL
-        D = D * (stage / np.trace(D))
-        point = project_gradient(objective, stage, D, enough, min(steps, max_iter), journal)
-        if point.gap(stage) > enough * point.F and journal.left > 0:
-            end = newton(objective, stage, point.D, enough, journal)
-            point = min(point, end, key=lambda point: point.gap(stage))
+    D = np.eye(objective.n_features) if start is None else start
+    point, radii = Point(objective, D * (radius / np.trace(D))), [radius]
+    if start is None:
+        point, radii = _back_from_interpolation(objective, point, radius)
+    if len(radii) == 1:
+        point = project_gradient(objective, radius, point, tol, journal)
+    for i, stage in enumerate(radii):
         if journal.left == 0:
             break
-        D = point.D
+        if i > 0:
+            point = Point(objective, point.D * (stage / radii[i - 1]))
+        enough = tol if stage == radius else EARLY_TOL
+        if point.gap(stage) > enough * point.F:
+            end = newton(objective, stage, point.D, enough, journal)
+            point = min(point, end, key=lambda point: point.gap(stage))
     return Solution(point.D, point.F, point.gap(radius), journal.history)
 
 
-def _leading_up_to(radius: float, objective: Objective) -> list[float]:
-    """Radii, ten times apart, from one at which I / d does not nearly interpolate."""
-    identity = np.eye(objective.n_features) / objective.n_features
-    nothing_learned, _ = objective.value_and_gradient(0.0 * identity)
+def _back_from_interpolation(
+    objective: Objective, point: Point, radius: float
+) -> tuple[Point, list[float]]:
+    """A multiple of the identity that does not nearly interpolate, and the radii from there on.
+
+    The radii are ten times apart; the multiple is the point given, if that will do.
+    """
+    nothing_learned, _ = objective.value_and_gradient(0.0 * point.D)
     radii = [radius]
-    while objective.value_and_gradient(radii[0] * identity)[0] < 0.05 * nothing_learned:
+    while 0.05 * nothing_learned > point.F:
         radii.insert(0, radii[0] / 10.0)
-    return radii
+        point = Point(objective, point.D / 10.0)
+    return point, radii
 
 
 def project_gradient(
-    objective: Objective, radius: float, D: Array, tol: float, steps: int, journal: Journal
+    objective: Objective, radius: float, point: Point, tol: float, journal: Journal
 ) -> Point:
-    """Go from D towards gap <= tol F by spectral projected gradient steps.
+    """Go from a point towards gap <= tol F by spectral projected gradient steps.
 
     D + t (proj(D - step G) - D), with the step of Barzilai and Borwein, <S, S> / <S, Y> for the
     latest changes S of D and Y of G, and t = 1 or, if F does not fall enough, smaller.
     """
-    point = Point(objective, D)
     step = radius / (float(np.linalg.norm(point.G)) or 1.0)
-    for _ in range(steps):
+    for _ in range(min(FIRST_ORDER_STEPS, journal.max_iter)):
         if point.gap(radius) <= tol * point.F:
             break
         move = kernels.project(point.D - step * point.G, radius) - point.D
         slope, t = float(np.sum(point.G * move)), 1.0
         while True:
-            D = point.D + t * move
-            new = Point(objective, D)
+            new = Point(objective, point.D + t * move)
             change = new.F - point.F
             if change <= 1e-4 * t * slope or t < 1e-10:
                 break
@@ -421,19 +425,10 @@ class MTL(MultitaskModel, BatchLearner):
     ----------
     lam : float
         Regularisation: the trace of D is at most 1 / lam. It has to be chosen; see `select_lam`.
-    tol : float
-        The solver stops when the objective is certified to be within tol times itself of the
-        optimum. Below about 1e-8 rounding errors stop it first.
-    max_iter : int
-        The most iterations.
-    warm_start : bool
-        Whether `fit` starts from the representation that an earlier `fit` has found, with any
-        lam and for any tasks of the same features.
+    tol, max_iter, warm_start, n_threads
+        As in `BatchLTL`.
     fit_intercept : bool
         Whether to centre X and y inside each task and fit an intercept.
-    n_threads : int, optional
-        Threads that share the tasks; by default Numba's number, one for each core. Results have
-        the same bits for any number.
 
     Attributes
     ----------

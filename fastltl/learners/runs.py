@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from fastltl.threads import in_pieces
 from fastltl.validation import Array, check_positive
 
 
-class Run:
+class Run(ABC):
     """One pass over tasks by one or more candidates, stacked along the first axis of each array.
 
     A candidate has a radius and the numerator of its steps; `first` times the identity is its
@@ -104,9 +105,9 @@ class Run:
         means: Array = self.totals / self.n_tasks
         return means
 
+    @abstractmethod
     def regret_bound(self, k: int) -> float:
         """A bound on the regret of a candidate, from the gradients it met."""
-        raise NotImplementedError
 
 
 class EuclideanRun(Run):
