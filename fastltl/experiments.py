@@ -1,30 +1,74 @@
-"""Experiments: they compute and return results; nothing here draws or prints."""
+"""The paper's experiments: cells to compute, their summary, and what it says of the claims.
 
+An experiment is a list of cells, each computed from nothing but what it says; their summary is
+means over trials with 95 % intervals. Nothing here draws or prints.
+"""
+
+from __future__ import annotations
+
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from fastltl import representation
-from fastltl.candidates import LAMS, best_candidate
-from fastltl.datasets import make_environment
-from fastltl.evaluation import HeldOut, evaluate
+from fastltl import reference, representation
+from fastltl.candidates import LAMS
+from fastltl.comparison import compare
+from fastltl.datasets import load_schools, make_environment
+from fastltl.evaluation import relative_improvement
 from fastltl.learners.batch import MTL, BatchLTL
 from fastltl.learners.independent import ITL
 from fastltl.learners.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
-from fastltl.selection import select_lam
-from fastltl.tasks import Task, TaskSet
-from fastltl.validation import Array
+from fastltl.results import (
+    Cell,
+    Results,
+    compute_cells,
+    continue_results,
+    missing_cells,
+    new_results,
+    write_results,
+)
+from fastltl.tasks import TaskSet
+from fastltl.threads import one_blas_thread
+from fastltl.trials import (
+    PAPER_STEP,
+    Trial,
+    learn_alone,
+    learn_batch,
+    learn_multitask,
+    learn_online,
+)
 
+#: Names of the methods, as results files and figures have them.
+ALONE, MULTITASK, BATCH, SUBSPACE = "ITL", "MTL", "batch LTL", "true subspace"
+DEFAULT, PAPER = "online LTL (default)", "online LTL (paper's step)"
+ONLINE: dict[str, dict[str, Any]] = {DEFAULT: {}, PAPER: PAPER_STEP}
 
-class Outcome(NamedTuple):
-    """What a method achieves on test tasks after a number of training tasks."""
+#: The paper's noise and a lower one, at which there is more to gain.
+NOISES = (0.2, 0.05)
+N_FEATURES, N_TEST_TASKS, STREAM_SAMPLES, STREAM_TASKS = 50, 100, 25, 50
 
-    method: str
-    n_tasks: int
-    lam: float
-    test_error: float
+#: Of the timings: one candidate, since the paper does not say how many its seconds are for.
+TIMED_LAM, TIMED_TOL = 1e-2, 1e-4
+#: The paper's Table 1, seconds of batch and online LTL by (T, n).
+PAPER_SECONDS = {
+    (50, 20): (85, 36),
+    (50, 50): (227, 86),
+    (100, 20): (246, 108),
+    (100, 50): (617, 273),
+    (150, 20): (428, 227),
+    (150, 50): (2003, 776),
+}
+
+Row = dict[str, Any]
 
 
 def compile_kernels() -> None:
@@ -45,41 +89,321 @@ def compile_kernels() -> None:
 
 
 def demo(
-    n_features: int = 50,
-    n_samples: int = 50,
-    noise: float = 0.05,
-    checkpoints: Sequence[int] = (10, 50, 150, 500),
+    seed: int = 0, n_features: int = 30, n_tasks: int = 200, n_samples: int = 40, n_jobs: int = 1
+) -> Results:
+    """Compare methods on the paper's synthetic environment, at a low noise."""
+    environment = make_environment(n_features, noise=0.05, random_state=seed)
+    return compare(environment.tasks(n_tasks, n_samples), seed, n_jobs=n_jobs)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What to compute for a figure or table of the paper, and what to make of it."""
+
+    cells: Callable[[int, int, bool], list[Cell]]  # of a seed, a number of trials, and quick
+    compute: Callable[..., Any]
+    summarise: Callable[[Sequence[Row]], list[Row]]
+    trials: int
+    quick_trials: int
+    runs_alone: bool = False  # one cell at a time, as it measures seconds
+
+
+def reproduce(
+    name: str,
+    out: Path,
     seed: int = 0,
-    progress: Callable[[Iterable[Task]], Iterable[Task]] = iter,
-) -> list[Outcome]:
-    """Online LTL against independent ridge regression on the paper's synthetic environment.
+    trials: int | None = None,
+    quick: bool = False,
+    n_jobs: int = 1,
+    schools: str | PathLike[str] | None = None,
+) -> Results:
+    """Compute an experiment and keep it in out/name.json, from which a later call goes on.
 
-    All candidates take each training task as it comes; at every checkpoint lam is chosen by 40
-    validation tasks and the error measured on 100 test tasks. `progress` wraps the training
-    tasks.
+    Parameters
+    ----------
+    name : {"grid", "stream", "timing", "schools"}
+        Figure 1, Figure 2, Table 1 or Figure 3 of the paper.
+    out : Path
+        Folder of the results file.
+    seed : int
+        All numbers but seconds follow from it.
+    trials : int, optional
+        How often it is repeated; by default 10, 10, 3 and 20 times.
+    quick : bool
+        Whether to compute less, in a few minutes.
+    n_jobs : int
+        Processes that share the cells.
+    schools : str or path, optional
+        Where schoolData.mat is; "schools" needs it.
+
+    Returns
+    -------
+    dict
+        ``manifest``, ``cells`` and ``summary``.
     """
-    environment = make_environment(n_features, noise=noise, random_state=seed)
-    training = environment.tasks(max(checkpoints), n_samples)
-    validation = environment.tasks(40, 2 * n_samples).split_samples(0.5, random_state=seed)
-    test = environment.tasks(100, 2 * n_samples).split_samples(0.5, random_state=seed)
+    experiment = EXPERIMENTS[name]
+    if trials is None:
+        trials = experiment.quick_trials if quick else experiment.trials
+    compute = experiment.compute
+    if name == "schools":
+        if schools is None:
+            raise ValueError("schools must say where schoolData.mat is, got nothing.")
+        compute = partial(compute, tasks=load_schools(schools))
+    path = out / f"{name}.json"
+    parameters = {"seed": seed, "trials": trials, "quick": quick}
+    results = continue_results(path, new_results(name, parameters))
+    cells = experiment.cells(seed, trials, quick)
+    missing = missing_cells(results, cells)
+    for done in compute_cells(compute, missing, 1 if experiment.runs_alone else n_jobs, name):
+        results["cells"].append(done)
+        write_results(path, results)
+    wanted = {repr(cell): None for cell in cells}
+    rows = {
+        repr(done["cell"]): done["cell"] | done["values"]
+        for done in results["cells"]
+        if repr(done["cell"]) in wanted
+    }
+    results["summary"] = experiment.summarise([rows[cell] for cell in wanted])
+    write_results(path, results)
+    return results
 
-    def outcome(method: str, n_tasks: int, lam: float, D: Array) -> Outcome:
-        return Outcome(method, n_tasks, float(lam), float(evaluate(D, *test).mean()))
 
-    alone = select_lam(ITL(), training, validation)
-    outcomes = [outcome("independent ridge (ITL)", 0, alone.best_lam, alone.learner.D_)]
-    default = OnlineLTLPath(validation=validation)
-    paper = OnlineLTLPath(validation=validation, geometry="euclidean", step="theory")
-    for t, (X, y) in enumerate(progress(training), start=1):
-        default.partial_fit(X, y)
-        paper.partial_fit(X, y)
-        if t in checkpoints:
-            outcomes.append(outcome("online LTL", t, default.best_lam_, default.D_))
-    outcomes.append(outcome("online LTL, paper's step", t, paper.best_lam_, paper.D_))
-    batch = select_lam(BatchLTL(tol=1e-3), training, validation)
-    outcomes.append(outcome("batch LTL", t, batch.best_lam, batch.learner.D_))
-    subspace = environment.subspace @ environment.subspace.T
-    oracles = np.stack([subspace / lam for lam in LAMS])
-    scores = HeldOut(*validation).score(oracles).mean(axis=1)
-    best = best_candidate(scores, LAMS, "mse")
-    return [*outcomes, outcome("true subspace", 0, LAMS[best], oracles[best])]
+def mean_with_interval(values: Sequence[float]) -> Row:
+    """Mean over trials, and where it lies with 95 % confidence if there are several."""
+    mean, low, high = float(np.mean(values)), None, None
+    if len(values) > 1:
+        reach = stats.t.ppf(0.975, len(values) - 1) * float(stats.sem(values))
+        low, high = mean - float(reach), mean + float(reach)
+    return {"mean": mean, "low": low, "high": high, "trials": len(values)}
+
+
+def _summary(values_by_key: Iterable[tuple[Row, float]]) -> list[Row]:
+    """A row for each key, with the mean of its values; keys come as they first appear."""
+    values: dict[str, tuple[Row, list[float]]] = {}
+    for key, value in values_by_key:
+        values.setdefault(repr(key), (key, []))[1].append(value)
+    return [key | mean_with_interval(numbers) for key, numbers in values.values()]
+
+
+def _synthetic_trial(
+    cell: Cell, n_tasks: int, validation_share: float | None = None
+) -> tuple[Trial, np.ndarray]:
+    """The paper's tasks, and the subspace; with the same seed, the same for every noise."""
+    n_samples = cell["n_samples"]
+    generator = np.random.default_rng([cell["seed"], cell["trial"], n_samples])
+    environment = make_environment(N_FEATURES, noise=cell["noise"], random_state=generator)
+    training = environment.tasks(n_tasks, n_samples)
+    validation = environment.tasks(max(1, round(n_tasks / 4)), 2 * n_samples)
+    test = environment.tasks(N_TEST_TASKS, 2 * n_samples)
+    trial = Trial(
+        training,
+        validation.split_samples(0.5, generator),
+        test.split_samples(0.5, generator),
+        validation_share=validation_share,
+    )
+    return trial, environment.subspace
+
+
+# Figure 1: gain of online LTL over ITL, by the number of tasks and of samples
+
+
+def _grid_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
+    sizes = (10, 30, 50, 100, 150) if quick else tuple(range(10, 151, 10))
+    return [
+        {"seed": seed, "noise": noise, "n_samples": n, "trial": trial, "n_tasks": list(sizes)}
+        for trial, n, noise in product(range(trials), sizes, NOISES)
+    ]
+
+
+def _grid_cell(cell: Cell) -> dict[str, list[float]]:
+    """Test errors after each number of tasks, with a quarter as many validation tasks."""
+    trial, _ = _synthetic_trial(cell, max(cell["n_tasks"]), validation_share=0.25)
+    errors = {ALONE: [float(trial.judge(learn_alone(trial, t).D).mean()) for t in cell["n_tasks"]]}
+    for method, settings in ONLINE.items():
+        learned = learn_online(trial, cell["n_tasks"], **settings)
+        errors[method] = [float(trial.judge(one.D).mean()) for one in learned]
+    return errors
+
+
+def _summarise_grid(rows: Sequence[Row]) -> list[Row]:
+    return _summary(
+        (
+            {"noise": row["noise"], "method": method, "n_samples": row["n_samples"], "n_tasks": t},
+            relative_improvement([row[method][k]], [row[ALONE][k]]),
+        )
+        for row in rows
+        for method in ONLINE
+        for k, t in enumerate(row["n_tasks"])
+    )
+
+
+# Figures 2 and 3: methods as training tasks arrive, on synthetic tasks and on the schools
+
+
+def _stream_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
+    batch_after = [1, 5, 10, 20, 50] if quick else [1, 2, 3, 5, 7, *range(10, 51, 5)]
+    return [
+        {
+            "seed": seed,
+            "noise": noise,
+            "n_samples": STREAM_SAMPLES,
+            "trial": trial,
+            "batch_after": batch_after,
+        }
+        for trial, noise in product(range(trials), NOISES)
+    ]
+
+
+def _stream_cell(cell: Cell) -> Row:
+    trial, subspace = _synthetic_trial(cell, STREAM_TASKS)
+    curves = _curves(trial, cell["batch_after"])
+    oracles = np.stack([subspace @ subspace.T / lam for lam in LAMS])
+    best = trial.choose(oracles, STREAM_TASKS)
+    return curves | {SUBSPACE: float(trial.judge(oracles[best]).mean())}
+
+
+def _schools_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
+    batch_after = [35] if quick else [1, 2, 3, 5, 7, *range(10, 36, 5)]
+    return [{"seed": seed, "trial": trial, "batch_after": batch_after} for trial in range(trials)]
+
+
+def _schools_cell(cell: Cell, tasks: TaskSet) -> Row:
+    """Explained variance in percent, on a random quarter of the schools.
+
+    Every method fits the level of each school, which this metric does not see.
+    """
+    generator = np.random.default_rng([cell["seed"], cell["trial"]])
+    training, validation, test = tasks.split((0.25, 0.5, 0.25), generator)
+    trial = Trial(
+        training,
+        validation.split_samples(0.5, generator),
+        test.split_samples(0.5, generator),
+        metric="explained_variance",
+        fit_intercept=True,
+    )
+    scores = _curves(trial, cell["batch_after"])
+    return {method: (100 * np.array(values)).tolist() for method, values in scores.items()}
+
+
+def _curves(trial: Trial, batch_after: Sequence[int]) -> Row:
+    """Mean test score of each method: one number, or one for each number of training tasks."""
+
+    def score(D: Any) -> float:
+        return float(trial.judge(D).mean())
+
+    every = range(1, len(trial.training) + 1)
+    return {
+        ALONE: score(learn_alone(trial).D),
+        MULTITASK: score(learn_multitask(trial).D),
+        BATCH: [score(learn_batch(trial, t).D) for t in batch_after],
+        **{
+            method: [score(learned.D) for learned in learn_online(trial, every, **settings)]
+            for method, settings in ONLINE.items()
+        },
+    }
+
+
+def _summarise_curves(rows: Sequence[Row]) -> list[Row]:
+    """Mean score of each method, and its gain over ITL in the same trials.
+
+    Gains are in percent of the error of ITL or, on the schools, in points. Methods that do not
+    learn from the training tasks have no number of tasks.
+    """
+
+    def points(row: Row) -> Iterable[tuple[Row, float]]:
+        setting = {"noise": row["noise"]} if "noise" in row else {}
+        for method in (ALONE, MULTITASK, SUBSPACE):
+            if method in row:
+                yield setting | {"method": method, "n_tasks": None}, row[method]
+        for method in (BATCH, *ONLINE):
+            after = row["batch_after"] if method == BATCH else range(1, len(row[method]) + 1)
+            for t, value in zip(after, row[method], strict=True):
+                yield setting | {"method": method, "n_tasks": t}, value
+
+    def gain(row: Row, value: float) -> float:
+        if "noise" in row:
+            return relative_improvement([value], [row[ALONE]])
+        return value - float(row[ALONE])
+
+    found = [(row, *point) for row in rows for point in points(row)]
+    scores = _summary((key, value) for _, key, value in found)
+    gains = _summary((key, gain(row, value)) for row, key, value in found)
+    return [row | {"gain": gained} for row, gained in zip(scores, gains, strict=True)]
+
+
+# Table 1: seconds
+
+
+def _timing_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
+    return [
+        {"seed": seed, "trial": trial, "n_tasks": n_tasks, "n_samples": n_samples}
+        for trial, (n_tasks, n_samples) in product(range(trials), PAPER_SECONDS)
+        if n_tasks == 50 or not quick
+    ]
+
+
+def _timing_cell(cell: Cell) -> Row:
+    """Seconds to have an answer after every task, one lam and one thread: ours and plain NumPy."""
+    generator = np.random.default_rng([cell["seed"], cell["trial"], cell["n_samples"]])
+    environment = make_environment(N_FEATURES, random_state=generator)
+    tasks = environment.tasks(cell["n_tasks"], cell["n_samples"])
+    compile_kernels()
+    seconds = {}
+    with one_blas_thread():
+        for method, run in _timed_runs(tasks).items():
+            start = time.perf_counter()
+            run()
+            seconds[method] = time.perf_counter() - start
+    return seconds
+
+
+def _timed_runs(tasks: TaskSet) -> dict[str, Callable[[], None]]:
+    """Online learners meet each task once; batch learners start over from where they ended."""
+
+    def online(**settings: Any) -> None:
+        learner = OnlineLTL(TIMED_LAM, **settings)
+        for X, y in tasks:
+            learner.partial_fit(X, y)
+
+    def batch() -> None:
+        learner = BatchLTL(TIMED_LAM, tol=TIMED_TOL, warm_start=True, n_threads=1)
+        for t in range(1, len(tasks) + 1):
+            learner.fit(tasks[:t])
+
+    def plain_online(**settings: Any) -> None:
+        for _ in reference.online_iterates(tasks, TIMED_LAM, **settings):
+            pass
+
+    def plain_batch() -> None:
+        D = None
+        for t in range(1, len(tasks) + 1):
+            D = reference.batch_solution(tasks[:t], TIMED_LAM, tol=TIMED_TOL, start=D)
+
+    runs: dict[str, Callable[[], None]] = {BATCH: batch, f"{BATCH}, plain NumPy": plain_batch}
+    for method, settings in ONLINE.items():
+        runs[method] = partial(online, **settings)
+        runs[f"{method}, plain NumPy"] = partial(plain_online, **settings)
+    return runs
+
+
+def _summarise_timing(rows: Sequence[Row]) -> list[Row]:
+    methods = [name for name in rows[0] if name.startswith((BATCH, *ONLINE))]
+    measured = _summary(
+        ({"n_tasks": row["n_tasks"], "n_samples": row["n_samples"], "method": name}, row[name])
+        for row in rows
+        for name in methods
+    )
+    settings = {(row["n_tasks"], row["n_samples"]): None for row in rows}
+    return measured + [
+        {"n_tasks": t, "n_samples": n, "method": f"{name}, the paper", "mean": seconds}
+        for t, n in settings
+        for name, seconds in zip((BATCH, "online LTL"), PAPER_SECONDS[t, n], strict=True)
+    ]
+
+
+EXPERIMENTS = {
+    "grid": Experiment(_grid_cells, _grid_cell, _summarise_grid, 10, 2),
+    "stream": Experiment(_stream_cells, _stream_cell, _summarise_curves, 10, 3),
+    "timing": Experiment(_timing_cells, _timing_cell, _summarise_timing, 3, 1, runs_alone=True),
+    "schools": Experiment(_schools_cells, _schools_cell, _summarise_curves, 20, 20),
+}

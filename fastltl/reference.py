@@ -211,14 +211,16 @@ def batch_solution(
     penalised: bool = False,
     tol: float = 1e-6,
     max_iter: int = 10_000,
+    start: Array | None = None,
 ) -> Array:
     """Minimise `mean_objective` over {D PSD, tr D <= 1 / lam} until gap <= tol F(D).
 
-    Accelerated projected gradient (FISTA) with backtracking, restarted when it goes uphill.
+    From a feasible start, or from I / (lam d). Accelerated projected gradient (FISTA) with
+    backtracking, restarted when it goes uphill.
     """
     tasks, radius = list(tasks), 1 / lam
     d = tasks[0][0].shape[1]
-    D: Array = np.eye(d) * radius / d
+    D: Array = np.eye(d) * radius / d if start is None else start
     ahead = D
     value, gradient = mean_objective(D, tasks, penalised)
     step, momentum = radius / max(float(np.linalg.norm(gradient)), np.finfo(float).tiny), 1.0

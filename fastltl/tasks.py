@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -255,6 +255,23 @@ class TaskSet:
     def feature_names(self) -> Names:
         """Names of the features if they came from a data frame, else None."""
         return self._names
+
+    def map_inputs(self, change: Callable[[Array], npt.ArrayLike]) -> TaskSet:
+        """The same tasks with changed inputs: of all rows, one after another.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import fastltl as ltl
+        >>> ts = ltl.TaskSet([(np.ones((2, 3)), np.ones(2))])
+        >>> ts.map_inputs(lambda X: X[:, :2])
+        TaskSet(1 tasks, 2 features, 2 samples)
+        """
+        X = check_matrix(change(self._X))
+        if len(X) != len(self._X):
+            raise ValueError(f"change must keep all {len(self._X)} rows, got {len(X)}.")
+        names = self._names if X.shape[1] == self.n_features else None
+        return self._packed(X.copy(), self._y, self._offsets, self._labels, names)
 
     def reduced(self, fit_intercept: bool, n_threads: int) -> ReducedTasks:
         """The tasks, centred if so wished, with no more rows than the rank of their inputs."""

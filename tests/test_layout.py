@@ -34,6 +34,7 @@ ORDER = [
     "path",
     "selection",
     "datasets",
+    "tables",
     "experiments",
     "cli",
 ]

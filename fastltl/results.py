@@ -1,0 +1,162 @@
+"""Results files: cells computed in parallel, kept as they come, with where they come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from joblib import Parallel, delayed
+from threadpoolctl import threadpool_info
+from tqdm import tqdm
+
+from fastltl import __version__
+from fastltl.validation import check_threads
+
+#: Of results files; one of another format is not continued.
+FORMAT = 1
+
+#: What one unit of work is asked for, by name; its results are computed from nothing else.
+Cell = Mapping[str, Any]
+Results = dict[str, Any]
+
+
+def machine() -> dict[str, Any]:
+    """What results and speed may depend on."""
+    packages = ("numpy", "scipy", "numba", "scikit-learn")
+    return {
+        "fastltl": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": check_threads(None),
+        "blas": [
+            " ".join(str(library[key]) for key in ("internal_api", "version", "architecture"))
+            for library in threadpool_info()
+            if library["user_api"] == "blas" and "architecture" in library
+        ],
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown")
+
+
+def new_results(experiment: str, parameters: Mapping[str, Any]) -> Results:
+    """Results with a manifest and no cells yet."""
+    manifest = {
+        "format": FORMAT,
+        "experiment": experiment,
+        "parameters": dict(parameters),
+        "machine": machine(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": 0.0,
+    }
+    return {"manifest": manifest, "cells": []}
+
+
+def compute_cells(
+    compute: Callable[[Cell], Any],
+    cells: Iterable[Cell],
+    n_jobs: int,
+    label: str,
+) -> Iterator[dict[str, Any]]:
+    """Compute cells in processes, as they come: each with its values, seconds and warnings.
+
+    With one job the cells are computed one after another in this process, with all its threads;
+    with several, joblib gives each process its share of the threads.
+    """
+    wanted = list(cells)
+    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", max_nbytes=None)
+    done = parallel(delayed(_compute)(compute, cell) for cell in wanted)
+    with tqdm(total=len(wanted), desc=label, unit="cell", disable=not wanted) as bar:
+        for cell in done:
+            yield cell
+            bar.update()
+
+
+def _compute(compute: Callable[[Cell], Any], cell: Cell) -> dict[str, Any]:
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        values = compute(cell)
+    return {
+        "cell": dict(cell),
+        "values": values,
+        "seconds": time.perf_counter() - start,
+        "warnings": sorted({str(warning.message) for warning in caught}),
+    }
+
+
+def continue_results(path: Path, fresh: Results) -> Results:
+    """Fresh results with the cells that a file has, if it is of the same version and seed."""
+    if not path.exists():
+        return fresh
+    mine, found = fresh["manifest"], read_results(path)
+    theirs = found["manifest"]
+    for name, wanted, got in (
+        ("version", mine["machine"]["fastltl"], theirs["machine"]["fastltl"]),
+        ("seed", mine["parameters"]["seed"], theirs["parameters"]["seed"]),
+    ):
+        if wanted != got:
+            raise ValueError(
+                f"out must be another folder than {path.parent}: its {path.name} is of {name} "
+                f"{got}, not {wanted}."
+            )
+    return fresh | {"cells": found["cells"]}
+
+
+def missing_cells(results: Results, cells: Iterable[Cell]) -> list[Cell]:
+    """Those of the cells that the results do not have."""
+    have = [found["cell"] for found in results["cells"]]
+    return [cell for cell in cells if cell not in have]
+
+
+def read_results(path: Path) -> Results:
+    """The results in a file that `write_results` wrote."""
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        is_ours = results["manifest"]["format"] == FORMAT
+    except (ValueError, KeyError, TypeError):
+        is_ours = False
+    if not is_ours:
+        raise ValueError(f"{path} is not a results file of this version: move it elsewhere.")
+    return dict(results)
+
+
+def write_results(path: Path, results: Results) -> None:
+    """Write results as JSON, whole or not at all."""
+    results["manifest"]["seconds"] = sum(cell["seconds"] for cell in results["cells"])
+    write_whole(path, json.dumps(results, indent=1, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: under another name first, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise

@@ -1,0 +1,170 @@
+"""Tables in files, CSV or Parquet, and the tasks in them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastltl.tasks import TaskSet
+from fastltl.validation import Array
+
+#: A column of text with more values than this is a name, not a category.
+MOST_CATEGORIES = 50
+
+
+def read_tasks(
+    path: str | PathLike[str],
+    task: str,
+    target: str,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+) -> TaskSet:
+    """Tasks from a CSV or Parquet file: one column names the task, one is the target.
+
+    Columns of numbers are features as they are; a column of text becomes one of zeros and ones
+    for each of its values, named ``column=value``.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; a CSV file has a header and commas, semicolons or tabs.
+    task, target : str
+        Columns that hold the task of each row and its target.
+    features : sequence of str, optional
+        Columns to learn from; by default all the others.
+    drop : sequence of str
+        Columns to leave out.
+    """
+    path = Path(path)
+    table = _read(path)
+    names = table.column_names
+    used = [("task", task), ("target", target)]
+    used += [("features", name) for name in features or ()]
+    for argument, name in [*used, *(("drop", name) for name in drop)]:
+        _check_column(names, argument, name, path)
+    if features is None:
+        features = [name for name in names if name not in (task, target, *drop)]
+    if task == target or {task, target} & {*features, *drop}:
+        raise ValueError(
+            f"task, target, features and drop must name different columns, got task={task!r}, "
+            f"target={target!r}, features={list(features)!r} and drop={list(drop)!r}."
+        )
+    if not features:
+        raise ValueError(f"{path} must have a column to learn from besides task and target.")
+    if table.num_rows == 0:
+        raise ValueError(f"{path} must have rows, got a header only.")
+    for name in (task, target, *features):
+        _check_complete(table[name], name)
+    columns: dict[str, Any] = {task: table[task].to_numpy(zero_copy_only=False)}
+    columns[target] = _numbers(table[target], target)
+    if columns[target] is None:
+        raise ValueError(
+            f"target must name a column of numbers, got {target!r}, which holds "
+            f"{table[target].type} such as {table[target][0].as_py()!r}."
+        )
+    for name in features:
+        values = _numbers(table[name], name)
+        columns |= {name: values} if values is not None else _categories(table[name], name)
+    return TaskSet.from_frame(columns, task, target)
+
+
+def _read(path: Path) -> Any:
+    """A pyarrow table of a file, which is Parquet if it begins like that and else CSV."""
+    try:
+        import pyarrow
+        from pyarrow import csv, parquet
+    except ImportError as error:
+        raise ImportError("to read tables, pip install 'fastltl[parquet]'.") from error
+    with path.open("rb") as file:
+        start = file.read(2**16)
+    if not start.strip():
+        raise ValueError(f"{path} is empty; wanted a table.")
+    kind = "Parquet" if start.startswith(b"PAR1") else "CSV"
+    try:
+        if kind == "Parquet":
+            return parquet.read_table(path)
+        header = start.splitlines()[0].decode("utf-8", errors="replace")
+        separator = max(",;\t", key=header.count)
+        return csv.read_csv(
+            path,
+            parse_options=csv.ParseOptions(delimiter=separator),
+            convert_options=csv.ConvertOptions(strings_can_be_null=True),
+        )
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"{path} cannot be read as a {kind} table: {reason}.") from error
+
+
+def _check_column(names: list[str], argument: str, name: str, path: Path) -> None:
+    if names.count(name) == 1:
+        return
+    if name in names:
+        raise ValueError(f"{argument} must name one column of {path}, got {name!r}, which is two.")
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    raise ValueError(
+        f"{argument} must name a column of {path} ({', '.join(names)}), got {name!r}{hint}"
+    )
+
+
+def _check_complete(column: Any, name: str) -> None:
+    """No value is missing; an error says where some are."""
+    values = column.to_numpy(zero_copy_only=False)
+    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+    if values.dtype.kind == "f":
+        missing = missing | np.isnan(values)
+    rows = np.flatnonzero(missing) + 1
+    if rows.size:
+        shown = ", ".join(map(str, rows[:5])) + (", ..." if rows.size > 5 else "")
+        raise ValueError(
+            f"column {name!r} must have no missing values, got {rows.size}, in rows {shown} "
+            "(the first after the header is row 1); fill them, leave out the rows or the column."
+        )
+
+
+def _numbers(column: Any, name: str) -> Array | None:
+    """A column as floats, or None if it holds something else."""
+    from pyarrow import types
+
+    kind = column.type
+    if types.is_decimal(kind):
+        column = column.cast("float64")
+    elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        return None
+    values = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    if not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values))) + 1
+        raise ValueError(
+            f"column {name!r} must hold finite numbers, got {values[row - 1]} in row {row}."
+        )
+    return np.asarray(values)
+
+
+def _categories(column: Any, name: str) -> dict[str, Array]:
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+        raise ValueError(
+            f"column {name!r} must hold numbers or text to be a feature, got {column.type}: leave "
+            "it out."
+        )
+    values = np.array(column.to_pylist(), dtype=str)
+    distinct = len(np.unique(values))
+    if distinct > MOST_CATEGORIES:
+        raise ValueError(
+            f"column {name!r} must hold at most {MOST_CATEGORIES} different texts to be a "
+            f"category, got {distinct}, such as {values[0]!r}: leave it out."
+        )
+    return indicators(values, name)
+
+
+def indicators(values: Iterable[Any], name: str) -> dict[str, Array]:
+    """A column of zeros and ones for each value of a column of text, in alphabetical order."""
+    text = np.asarray(values).astype(str)
+    return {f"{name}={value}": (text == value).astype(np.float64) for value in np.unique(text)}
