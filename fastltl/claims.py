@@ -22,6 +22,8 @@ from fastltl.results import Results
 NEARLY_ALL, NEARLY_NONE = 0.9, 0.1
 #: Online LTL is as good as batch LTL if it has this share of its gain.
 COMPARABLE = 0.8
+#: A gain over ITL, in percent, that makes a regime favorable.
+MUCH = 20
 
 
 class Claim(NamedTuple):
@@ -46,8 +48,8 @@ def _is_above(row: Row) -> bool:
 def _shown(row: Row, unit: str) -> str:
     """A mean with its interval."""
     if row["low"] is None:
-        return f"{row['mean']:+.1f}{unit}"
-    return f"{row['mean']:+.1f}{unit} ({row['low']:+.1f} to {row['high']:+.1f})"
+        return f"{row['mean']:+z.1f}{unit}"
+    return f"{row['mean']:+z.1f}{unit} ({row['low']:+z.1f} to {row['high']:+z.1f})"
 
 
 def _where(summary: Sequence[Row], **key: Any) -> list[Row]:
@@ -67,8 +69,8 @@ def _grid(summary: Sequence[Row]) -> list[Claim]:
                 Claim(
                     f"Online LTL consistently outperforms ITL: {method}, noise {noise}",
                     holds,
-                    f"gains in {100 * share:.0f} % of the settings; from {worst['mean']:+.1f} % "
-                    f"(T = {worst['n_tasks']}, n = {worst['n_samples']}) to {best['mean']:+.1f} % "
+                    f"gains in {100 * share:.0f} % of the settings; from {worst['mean']:+z.1f} % "
+                    f"(T = {worst['n_tasks']}, n = {worst['n_samples']}) to {best['mean']:+z.1f} % "
                     f"(T = {best['n_tasks']}, n = {best['n_samples']})",
                 )
             )
@@ -125,9 +127,9 @@ def _stream(summary: Sequence[Row]) -> list[Claim]:
         claims += [_against_batch(gains, " %", where), _against_multitask(gains, " %", where)]
         claims.append(
             Claim(
-                f"There is much to gain from the shared subspace, noise {noise}",
-                "yes" if gains[SUBSPACE]["low"] is None or gains[SUBSPACE]["low"] > 20 else "no",
-                f"with the true subspace known: {_shown(gains[SUBSPACE], ' %')}",
+                f"The regime is particularly favorable to LTL, noise {noise}",
+                "yes" if gains[SUBSPACE]["mean"] > MUCH else "no",
+                f"with the true subspace known, the gain is {_shown(gains[SUBSPACE], ' %')}",
             )
         )
     return claims

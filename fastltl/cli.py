@@ -1,13 +1,22 @@
 """The `fastltl` command: parses arguments, calls, prints."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from fastltl import __version__
+
+if TYPE_CHECKING:
+    from fastltl.report import Table
+    from fastltl.results import Results
+
+EXPERIMENTS = ("grid", "stream", "timing", "schools")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -22,58 +31,130 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def demo(seed: int) -> None:
-    """Run the demonstration and print its table."""
-    from tqdm import tqdm
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"wanted a whole number from 1 up, got {text!r}")
+    return int(text)
 
+
+def _folder(text: str) -> Path:
+    """A folder that is there or can be made."""
+    wanted = Path(text)
+    nearest = next(path for path in (wanted, *wanted.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise argparse.ArgumentTypeError(f"wanted a folder, got {text!r}: {nearest} is a file")
+    if not os.access(nearest, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written to")
+    return wanted
+
+
+def demo(options: argparse.Namespace) -> None:
+    """Compare methods on synthetic tasks and write the report."""
+    from fastltl import experiments, report  # noqa: F401  (missing packages are missed now)
+
+    about = (
+        "Tasks y = w'x + noise of deviation 0.05 in 30 dimensions, 40 samples each; all w lie in "
+        "one unknown subspace of dimension 15."
+    )
+    print(about, flush=True)
+    _compile()
+    found = experiments.demo(options.seed, n_jobs=options.jobs)
+    _show_comparison(found, "Does sharing help?", about, options.out)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Compare methods on a table, say whether sharing helps, and write the report."""
+    from fastltl import comparison, report, tables  # noqa: F401
+
+    tasks = tables.read_tasks(
+        options.file, options.task, options.target, options.features, options.drop
+    )
+    about = f"{Path(options.file).name}: tasks by {options.task}, target {options.target}."
+    print(about, flush=True)
+    _compile()
+    found = comparison.compare(tasks, options.seed, not options.no_scale, options.jobs)
+    _show_comparison(found, f"Does sharing help? {Path(options.file).name}", about, options.out)
+
+
+def reproduce(options: argparse.Namespace) -> None:
+    """Run experiments of the paper, print what they say of its claims, and write the report."""
+    from fastltl import claims, experiments, report, results
+
+    names = list(EXPERIMENTS) if options.what == "all" else [options.what]
+    if options.what == "all" and options.schools is None:
+        names.remove("schools")
+        print("Without schools: neither --schools nor FASTLTL_SCHOOLS names schoolData.mat.")
+    _compile()
+    for name in names:
+        found = experiments.reproduce(
+            name,
+            options.out,
+            options.seed,
+            options.trials,
+            options.quick,
+            options.jobs,
+            options.schools,
+        )
+        print(f"\n{name}: {found['manifest']['seconds']:.0f} s of computing")
+        for claim in claims.check_claims(found):
+            print(f"  {claim.holds:<7} {claim.claim}\n          {claim.figures}", flush=True)
+    paths = [options.out / f"{name}.json" for name in EXPERIMENTS]
+    everything = [results.read_results(path) for path in paths if path.exists()]
+    complete = [found for found in everything if "summary" in found]
+    print(f"\nReport: {report.write_reproduction(complete, options.out)}")
+
+
+def _compile() -> None:
     from fastltl import experiments
 
-    print(
-        "Tasks y = w'x + noise of deviation 0.05 in 50 dimensions, 50 samples each; all w lie\n"
-        "in one unknown subspace of dimension 25. Errors are on 100 test tasks; each method\n"
-        "chose its lam among 30 by 40 validation tasks.",
-        flush=True,
-    )
-    print(
-        "Compiling, which takes three quarters of a minute the first time ...",
-        file=sys.stderr,
-        flush=True,
-    )
+    print("Compiling, which takes about a minute the first time ...", file=sys.stderr, flush=True)
     experiments.compile_kernels()
-    outcomes = experiments.demo(
-        seed=seed,
-        progress=lambda tasks: tqdm(tasks, desc="learning", unit="task"),
+
+
+def _show_comparison(found: Results, title: str, about: str, out: Path) -> None:
+    """Write the results and the report, and only then print: who reads may leave."""
+    from fastltl import report, results
+
+    results.write_results(out / "results.json", found)
+    page = report.write_comparison(found, title, about, out)
+    data = found["data"]
+    left_out = f" ({data['n_left_out']} of too few left out)" if data["n_left_out"] else ""
+    print(
+        f"{data['n_tasks']} tasks{left_out}, {data['n_features']} features, "
+        f"{data['n_samples']} samples\n"
     )
-    baseline = outcomes[0].test_error
-    print(f"\n{'method':<26}{'tasks seen':>11}{'lam':>10}{'test MSE':>11}{'against ITL':>13}")
-    for row in outcomes:
-        seen = row.n_tasks or "-"
-        change = f"{100 * (row.test_error / baseline - 1):+.1f}%" if row is not outcomes[0] else ""
-        print(
-            f"{row.method:<26}{seen:>11}{row.lam:>10.1e}{row.test_error:>11.5f}{change:>13}".rstrip()
-        )
+    _print_table(report.method_table(found))
+    print(f"\n{found['verdict']['sentence']}\n\n{report.rank_sentence(found['representation'])}")
+    _print_table(report.direction_table(found["representation"]))
+    print(f"\nReport: {page}")
+
+
+def _print_table(table: Table) -> None:
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(table.header))]
+    for line in lines:
+        cells = [
+            f"{cell:<{width}}" if k in table.words else f"{cell:>{width}}"
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
 
 
 def info() -> None:
     """Print what results and speed may depend on."""
-    import platform
-    from importlib.metadata import version
-
     import numba
-    from threadpoolctl import threadpool_info
 
     from fastltl import kernels
-    from fastltl.validation import check_threads
+    from fastltl.results import machine
 
-    print(f"fastltl {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    print(
-        ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "numba", "scikit-learn"))
-    )
-    print(f"threads: {check_threads(None)} (set NUMBA_NUM_THREADS to change it)")
-    for library in threadpool_info():
-        if library["user_api"] == "blas":
-            parts = (library["internal_api"], library["version"], library.get("architecture"))
-            print(f"BLAS: {' '.join(str(part) for part in parts if part)}, {library['filepath']}")
+    found = machine()
+    print(f"fastltl {found['fastltl']}, Python {found['python']}, {found['platform']}")
+    packages = ("numpy", "scipy", "numba", "scikit-learn")
+    print(", ".join(f"{name} {found[name]}" for name in packages))
+    print(f"CPU: {found['cpu']}, {found['cores']} cores")
+    print(f"threads: {found['threads']} (set NUMBA_NUM_THREADS to change it)")
+    for library in found["blas"]:
+        print(f"BLAS: {library}")
     stats = getattr(kernels.meet_task, "stats", None)
     where = getattr(stats, "cache_path", None) or "none, compiled anew in every process"
     off = " (the JIT is off)" if numba.config.DISABLE_JIT else ""  # type: ignore[attr-defined]
@@ -89,25 +170,102 @@ def warmup() -> None:
     print(f"compiled, or found compiled, in {time.perf_counter() - start:.1f} s")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the command."""
+def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="fastltl", description="Online learning-to-learn for ridge regression.")
     parser.add_argument("--version", action="version", version=f"fastltl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser("demo", help="online LTL against independent ridge regression")
-    command.add_argument("--seed", type=_seed, default=0, help="seed of the tasks (default 0)")
-    command.set_defaults(run=lambda options: demo(options.seed))
+
+    command = commands.add_parser("demo", help="methods compared on synthetic tasks")
+    _add_common(command, "fastltl-demo")
+    command.set_defaults(run=demo)
+
+    command = commands.add_parser(
+        "compare",
+        help="does sharing help on the tasks of a table?",
+        description="Compares ridge regression on each task of a table with methods that share "
+        "among tasks, on tasks held out.",
+    )
+    command.add_argument("file", metavar="FILE", help="a table, CSV with a header or Parquet")
+    command.add_argument("--task", required=True, metavar="COL", help="column of the tasks")
+    command.add_argument("--target", required=True, metavar="COL", help="column to predict")
+    command.add_argument(
+        "--features", nargs="+", metavar="COL", help="columns to learn from (default: all others)"
+    )
+    command.add_argument(
+        "--drop", nargs="+", default=(), metavar="COL", help="columns to leave out"
+    )
+    command.add_argument(
+        "--no-scale", action="store_true", help="leave the features on the scales they have"
+    )
+    _add_common(command, "fastltl-compare")
+    command.set_defaults(run=compare)
+
+    command = commands.add_parser(
+        "reproduce",
+        help="the paper's experiments",
+        description="Runs the paper's experiments: Figure 1 (grid), Figure 2 (stream), Table 1 "
+        "(timing), Figure 3 (schools). Interrupted, the same command goes on where it was.",
+    )
+    command.add_argument("what", choices=(*EXPERIMENTS, "all"), help="which of them")
+    command.add_argument("--quick", action="store_true", help="less of each, in a few minutes")
+    command.add_argument(
+        "--trials", type=_count, metavar="N", help="trials (default: 10, of schools 20, timing 3)"
+    )
+    command.add_argument(
+        "--schools",
+        metavar="FILE",
+        default=os.environ.get("FASTLTL_SCHOOLS") or None,
+        help="schoolData.mat (default: what the variable FASTLTL_SCHOOLS names)",
+    )
+    _add_common(command, "fastltl-reproduce")
+    command.set_defaults(run=reproduce)
+
     command = commands.add_parser("info", help="versions, threads, BLAS and compiled kernels")
     command.set_defaults(run=lambda _: info())
     command = commands.add_parser("warmup", help="compile everything now, not at the first call")
     command.set_defaults(run=lambda _: warmup())
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def _add_common(command: argparse.ArgumentParser, folder: str) -> None:
+    command.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed (default 0)")
+    command.add_argument(
+        "--jobs",
+        type=_count,
+        default=-1,
+        metavar="N",
+        help="processes (default: one for each core)",
+    )
+    command.add_argument(
+        "--out",
+        type=_folder,
+        default=folder,
+        metavar="FOLDER",
+        help=f"where to write results, pictures and report.html (default {folder})",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the command."""
+    options = _parser().parse_args(arguments)
     try:
         options.run(options)
     except KeyboardInterrupt:
-        print("fastltl: interrupted", file=sys.stderr)
+        resume = "; the same command goes on from there" if options.command == "reproduce" else ""
+        print(f"\nfastltl {options.command}: interrupted{resume}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of the output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"fastltl {options.command}: {_one_line(error)}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"this needs the package {error.name}: pip install 'fastltl[cli]'"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())

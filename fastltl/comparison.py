@@ -233,17 +233,18 @@ def verdict(methods: Sequence[dict[str, Any]], n_tasks: int) -> dict[str, str]:
     best = max(sure or sharing, key=lambda row: float(row["gain"]))
     low, high = best["interval"]
     sentence = (
-        f"{opening}: {best['method']} {_change(best['gain'])} the error on unseen tasks, against "
-        f"ridge regression on each alone (95 % interval of the gain: {low:.1f} to {high:.1f} %)"
+        f"{opening}: {best['method']} {_verb(best['gain'])} the error on unseen tasks by "
+        f"{abs(best['gain']):.1f} % against ridge regression on each alone (95 % interval of the "
+        f"gain: {low:.1f} to {high:.1f} %)"
     )
     pooled = rows[POOLED]["gain"]
     if pooled > max(0.0, best["gain"]):
-        sentence += f"; one model for all tasks {_change(pooled)} it"
+        sentence += f"; one model for all tasks lowers it by {pooled:.1f} %"
     return {"helps": helps, "sentence": f"{sentence}."}
 
 
-def _change(gain: float) -> str:
-    return f"{'lowers' if gain >= 0 else 'raises'} by {abs(gain):.1f} %"
+def _verb(gain: float) -> str:
+    return "lowers" if gain >= 0 else "raises"
 
 
 def _representation(tasks: TaskSet, seed: int, scale: bool) -> dict[str, Any]:

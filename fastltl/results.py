@@ -142,17 +142,17 @@ def read_results(path: Path) -> Results:
 def write_results(path: Path, results: Results) -> None:
     """Write results as JSON, whole or not at all."""
     results["manifest"]["seconds"] = sum(cell["seconds"] for cell in results["cells"])
-    write_whole(path, json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_whole(path, f"{json.dumps(results, indent=1, allow_nan=False)}\n".encode())
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: under another name first, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
         try:
-            file.write(text)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
             os.chmod(file.name, 0o644)

@@ -88,7 +88,7 @@ def _read(path: Path) -> Any:
     try:
         if kind == "Parquet":
             return parquet.read_table(path)
-        header = start.splitlines()[0].decode("utf-8", errors="replace")
+        header = start.splitlines()[0].decode()
         separator = max(",;\t", key=header.count)
         return csv.read_csv(
             path,

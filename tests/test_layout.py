@@ -33,9 +33,15 @@ ORDER = [
     "learners.online",
     "path",
     "selection",
-    "datasets",
     "tables",
+    "datasets",
+    "results",
+    "trials",
+    "comparison",
     "experiments",
+    "claims",
+    "figures",
+    "report",
     "cli",
 ]
 

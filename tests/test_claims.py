@@ -1,0 +1,119 @@
+"""What results say of the paper's claims."""
+
+import pytest
+
+from fastltl import claims
+from fastltl.experiments import (
+    ALONE,
+    BATCH,
+    DEFAULT,
+    MULTITASK,
+    NOISES,
+    ONLINE,
+    PAPER,
+    SUBSPACE,
+)
+
+
+def mean(value, reach=1.0):
+    return {"mean": value, "low": value - reach, "high": value + reach}
+
+
+def verdicts(experiment, summary):
+    results = {"manifest": {"experiment": experiment}, "summary": summary}
+    return {claim.claim: claim for claim in claims.check_claims(results)}
+
+
+def grid(gains):
+    """A summary of a grid with these gains of every method, by (n, T)."""
+    return [
+        {"noise": noise, "method": method, "n_samples": n, "n_tasks": t} | mean(gain)
+        for noise in NOISES
+        for method in ONLINE
+        for (n, t), gain in gains.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gains", "holds"),
+    [
+        ({(10, 10): 5, (50, 10): 6}, "yes"),
+        ({(10, 10): 0.5, (50, 10): -6}, "no"),
+        ({(10, 10): 0.5, (50, 10): 6}, "partly"),
+    ],
+)
+def test_gains_on_the_grid_count_if_their_interval_is_above_zero(gains, holds):
+    found = verdicts("grid", grid(gains))
+    for noise in NOISES:
+        for method in ONLINE:
+            claim = found[f"Online LTL consistently outperforms ITL: {method}, noise {noise}"]
+            assert claim.holds == holds
+            assert f"{max(gains.values()):+.1f} %" in claim.figures
+
+
+def test_few_samples_teach_little():
+    name = "With few samples a task little is learned"
+    for at_ten, holds in ((1, "yes"), (9, "no")):
+        found = verdicts("grid", grid({(10, 150): at_ten, (50, 150): 10, (50, 10): 90}))
+        claim = next(claim for said, claim in found.items() if said.startswith(name))
+        assert claim.holds == holds
+        assert "at n = 50" in claim.figures
+
+
+def curves(gains, **setting):
+    return [
+        setting
+        | {"method": method, "n_tasks": None if method in (ALONE, MULTITASK, SUBSPACE) else 50}
+        | mean(20.0)
+        | {"gain": mean(gain)}
+        for method, gain in gains.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("batch", "default", "paper", "holds"),
+    [
+        (10, 9, 8.5, "yes"),
+        (10, 9, 1, "partly"),
+        (10, 2, 1, "no"),
+        (-5, 1, 1, "no"),
+    ],
+)
+def test_online_is_as_good_as_batch_only_if_batch_is_good(batch, default, paper, holds):
+    gains = {ALONE: 0, MULTITASK: 12, BATCH: batch, DEFAULT: default, PAPER: paper}
+    found = verdicts("schools", curves(gains))
+    assert found["Online LTL closes the gap with batch LTL on the schools"].holds == holds
+    best = found["MTL on the test tasks outperforms all LTL methods on the schools"]
+    assert best.holds == "yes"
+    claim = found[f"Online LTL outperforms ITL on the schools: {PAPER}"]
+    assert claim.holds == ("yes" if paper > 1 else "no")
+
+
+def test_claims_of_the_stream_are_for_each_noise():
+    gains = {ALONE: 0, MULTITASK: 2, SUBSPACE: 40, BATCH: 10, DEFAULT: 9, PAPER: 9}
+    others = gains | {SUBSPACE: 4}
+    summary = curves(gains, noise=NOISES[1]) + curves(others, noise=NOISES[0])
+    found = verdicts("stream", summary)
+    assert len(found) == 6
+    for noise, favorable in zip(NOISES, ("no", "yes"), strict=True):
+        assert found[f"The regime is particularly favorable to LTL, noise {noise}"].holds == (
+            favorable
+        )
+        said = f"MTL on the test tasks outperforms all LTL methods, noise {noise}, after 50 tasks"
+        assert found[said].holds == "no"
+
+
+def test_claims_of_the_timings():
+    summary = [
+        {"method": method, "n_tasks": 50, "n_samples": 20, "mean": seconds}
+        for method, seconds in ((BATCH, 10.0), (DEFAULT, 1.0), (PAPER, 8.0))
+    ]
+    found = verdicts("timing", summary)
+    assert found["Online LTL is clearly faster than batch LTL: default"].holds == "yes"
+    assert found["Online LTL is clearly faster than batch LTL: paper's step"].holds == "no"
+
+
+def test_without_intervals_means_count():
+    row = {"mean": 0.5, "low": None, "high": None}
+    assert claims._is_above(row)
+    assert claims._shown(row, " %") == "+0.5 %"

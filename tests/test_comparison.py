@@ -1,0 +1,181 @@
+"""Does sharing help? Scores are what they are said to be, and the verdict follows from them."""
+
+import re
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.metrics import explained_variance_score, mean_squared_error
+
+import fastltl as ltl
+from fastltl import comparison
+from fastltl.candidates import LAMS
+from fastltl.trials import (
+    PAPER_STEP,
+    Trial,
+    choose_pooled_lam,
+    learn_alone,
+    learn_batch,
+    learn_multitask,
+    learn_online,
+    score_pooled,
+)
+
+
+def tasks_of(n_tasks=24, n_samples=10, n_features=5, noise=0.1, seed=0):
+    environment = ltl.datasets.make_environment(n_features, 1, noise, random_state=seed)
+    return environment.tasks(n_tasks, n_samples)
+
+
+def small_trial(**settings):
+    training, validation, test = tasks_of().split((0.5, 0.25, 0.25), random_state=0)
+    halves = [part.split_samples(0.5, random_state=0) for part in (validation, test)]
+    return Trial(training, *halves, **settings)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return comparison.compare(tasks_of(), seed=1)
+
+
+def test_every_task_is_held_out_once(found):
+    labels = [label for fold in found["cells"] for label in fold["values"]["labels"]]
+    assert sorted(labels, key=int) == [str(k) for k in range(24)]
+    assert found["data"] == {"n_tasks": 24, "n_left_out": 0, "n_features": 5, "n_samples": 240}
+
+
+def test_rows_are_means_over_the_tasks(found):
+    folds = [fold["values"]["methods"] for fold in found["cells"]]
+    alone = np.concatenate([fold[comparison.ALONE]["mse"] for fold in folds])
+    for row in found["methods"]:
+        errors = np.concatenate([fold[row["method"]]["mse"] for fold in folds])
+        assert row["mse"] == pytest.approx(errors.mean())
+        if row["method"] != comparison.ALONE:
+            assert row["gain"] == pytest.approx(100 * (1 - errors.mean() / alone.mean()))
+            assert row["wins"] == np.mean(errors < alone)
+            (low, high), (lower, higher) = row["interval"], row["strict_interval"]
+            assert lower <= low < row["gain"] < high <= higher
+
+
+@pytest.mark.slow
+def test_numbers_are_the_same_for_any_number_of_processes(found):
+    again = comparison.compare(tasks_of(), seed=1, n_jobs=2)
+    for key in ("data", "curve", "verdict", "representation"):
+        assert again[key] == found[key]
+    for ours, theirs in zip(again["methods"], found["methods"], strict=True):
+        assert ours | {"seconds": 0} == theirs | {"seconds": 0}
+
+
+def test_small_tasks_are_left_out_and_too_few_refused():
+    tasks = ltl.TaskSet([*tasks_of(8, 8), *tasks_of(3, 3, seed=1)])
+    assert comparison.compare(tasks)["data"]["n_left_out"] == 3
+    with pytest.raises(ValueError, match=r"at least 4 tasks of 4 samples .* got 1 \(and 0"):
+        comparison.compare(tasks_of(1))
+
+
+def test_the_unit_of_a_feature_matters_only_unscaled():
+    tasks, units = tasks_of(12), np.array([1e-4, 1, 1, 1, 1e4])
+    ours = comparison.compare(tasks.map_inputs(lambda X: X * units))
+    theirs = comparison.compare(tasks)
+    for one, other in zip(ours["methods"], theirs["methods"], strict=True):
+        assert one["mse"] == pytest.approx(other["mse"], rel=1e-3)
+    unscaled = comparison.compare(tasks.map_inputs(lambda X: X * units), scale=False)
+    assert unscaled["methods"][0]["mse"] != pytest.approx(theirs["methods"][0]["mse"], rel=1e-3)
+
+
+def test_pooled_ridge_is_scikit_learns():
+    trial = small_trial(fit_intercept=True)
+    lam = choose_pooled_lam(trial)
+    parts = [*trial.training, *trial.test[0]]
+    X, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    model = Ridge(alpha=lam * len(y)).fit(X, y)
+    for metric, score in (
+        ("mse", mean_squared_error),
+        ("explained_variance", explained_variance_score),
+    ):
+        expected = [score(y, model.predict(X)) for X, y in trial.test[1]]
+        ours = score_pooled(trial, trial.test, np.array([lam]), metric)[0]
+        assert ours == pytest.approx(expected, rel=1e-9)
+
+
+def test_methods_learn_what_the_learners_do():
+    trial = small_trial()
+    online = [*learn_online(trial, [3, len(trial.training)])]
+    assert [one.n_tasks for one in online] == [3, 12]
+    path = ltl.OnlineLTLPath(validation=trial.validation).fit(trial.training)
+    assert online[-1].lam == path.best_lam_
+    assert np.array_equal(online[-1].D, path.D_)
+    paper = next(learn_online(trial, [12], **PAPER_STEP))
+    learner = ltl.OnlineLTL(paper.lam, geometry="euclidean", step="theory").fit(trial.training)
+    assert np.array_equal(paper.D, learner.D_)
+    alone = learn_alone(trial)
+    assert np.array_equal(alone.D, np.eye(5) / alone.lam)
+    batch = learn_batch(trial, 4)
+    expected = ltl.BatchLTL(batch.lam, tol=1e-6).fit(trial.training[:4]).D_
+    judged, exact = (trial.judge(D).mean() for D in (batch.D, expected))
+    assert judged == pytest.approx(exact, rel=0.05)
+    multitask = learn_multitask(trial)
+    assert multitask.lam in LAMS
+    assert np.trace(multitask.D) <= 1 / multitask.lam * (1 + 1e-9)
+
+
+def test_a_share_of_the_validation_tasks_goes_with_few_training_tasks():
+    trial = small_trial(validation_share=0.25)
+    assert [len(trial.validation_after(t)[0]) for t in (1, 4, 12, 24)] == [1, 1, 3, 6]
+    assert len(small_trial().validation_after(1)[0]) == 6
+
+
+def rows_with(intervals, pooled=-5.0):
+    rows = [
+        {"method": method, "gain": (low + high) / 2, "interval": [low, high]}
+        | {"strict_interval": [low, high]}
+        for method, (low, high) in zip(comparison.SHARING, intervals, strict=True)
+    ]
+    return [*rows, {"method": comparison.POOLED, "gain": pooled}]
+
+
+@pytest.mark.parametrize(
+    ("intervals", "n_tasks", "helps", "opening"),
+    [
+        ([(1, 3), (2, 9), (-4, 2)], 40, "yes", "Sharing helps: batch LTL lowers .* by 5.5 %"),
+        ([(-2, 20), (1, 3), (-4, 2)], 40, "yes", "Sharing helps: batch LTL lowers .* by 2.0 %"),
+        ([(-3, 0.5), (-9, -1), (-4, 0)], 40, "no", "Sharing does not help: online LTL raises"),
+        ([(-3, 4), (-9, -1), (-4, 0)], 40, "unclear", "Whether .* from this data: online LTL low"),
+        ([(1, 3), (2, 9), (-4, 2)], 9, "unclear", "Whether sharing helps cannot be told from 9"),
+    ],
+)
+def test_the_verdict_follows_from_the_intervals(intervals, n_tasks, helps, opening):
+    said = comparison.verdict(rows_with(intervals), n_tasks)
+    assert said["helps"] == helps
+    assert re.match(opening, said["sentence"])
+    assert "one model" not in said["sentence"]
+
+
+def test_the_verdict_says_if_one_model_does_better():
+    said = comparison.verdict(rows_with([(1, 3), (2, 9), (-4, 2)], pooled=12.0), 40)
+    assert said["sentence"].endswith("; one model for all tasks lowers it by 12.0 %.")
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say():
+    random = np.random.default_rng(0)
+    covered = 0
+    for k in range(200):
+        baseline = random.gamma(4.0, size=60)
+        errors = 0.8 * baseline + 0.1 * random.standard_normal(60)
+        low, high = comparison.gain_interval(errors, baseline, 0.95, k)
+        covered += low <= 20 <= high
+    assert 180 <= covered <= 199
+
+
+def test_a_representation_in_words():
+    D = np.diag([8.0, 1.0, 1.0, 0.0])
+    said = comparison.describe(D, ["a", "b", "c", "d"])
+    assert said["shares"] == pytest.approx([0.8, 0.1, 0.1, 0.0])
+    assert said["effective_rank"] == pytest.approx(np.exp(-0.8 * np.log(0.8) - 0.2 * np.log(0.1)))
+    assert said["directions"][0]["features"][0] == {"name": "a", "weight": 1.0}
+    assert comparison.describe(np.eye(4), list("abcd"))["effective_rank"] == pytest.approx(4)
+    turned = np.array([[0.8, -0.6], [0.6, 0.8]]) @ np.diag([3.0, 1.0])
+    D = turned @ np.array([[0.8, -0.6], [0.6, 0.8]]).T
+    leading = comparison.describe(D, ["a", "b"])["directions"][0]["features"]
+    assert [one["name"] for one in leading] == ["a", "b"]
+    assert [one["weight"] for one in leading] == pytest.approx([0.8, 0.6])

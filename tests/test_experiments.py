@@ -1,0 +1,178 @@
+"""The paper's experiments: cells are what they say, are kept, and come out the same."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from schools import PATH, needs_schools
+
+import fastltl as ltl
+from fastltl import experiments, reference
+from fastltl.candidates import LAMS
+
+SMALL = {
+    "grid": [
+        {"seed": 0, "noise": noise, "n_samples": n, "trial": trial, "n_tasks": [4, 8]}
+        for trial in range(2)
+        for n in (5, 8)
+        for noise in experiments.NOISES
+    ],
+    "stream": [
+        {"seed": 0, "noise": noise, "n_samples": 6, "trial": trial, "batch_after": [1, 5]}
+        for trial in range(2)
+        for noise in experiments.NOISES
+    ],
+    "timing": [{"seed": 0, "trial": 0, "n_tasks": 50, "n_samples": 20}],
+    "schools": [{"seed": 0, "trial": trial, "batch_after": [35]} for trial in range(2)],
+}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Fewer and smaller cells."""
+    monkeypatch.setattr(experiments, "STREAM_TASKS", 5)
+    monkeypatch.setattr(experiments, "N_TEST_TASKS", 6)
+    for name, cells in SMALL.items():
+        smaller = dataclasses.replace(
+            experiments.EXPERIMENTS[name], cells=lambda *_, cells=cells: cells
+        )
+        monkeypatch.setitem(experiments.EXPERIMENTS, name, smaller)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grid", "stream"])
+def test_results_are_kept_and_the_same_again(name, small, tmp_path):
+    first = experiments.reproduce(name, tmp_path / "one", n_jobs=1)
+    kept = json.loads((tmp_path / "one" / f"{name}.json").read_text())
+    assert kept == first
+    assert [cell["cell"] for cell in first["cells"]] == SMALL[name]
+    assert first["manifest"]["parameters"] == {"seed": 0, "trials": 10, "quick": False}
+    second = experiments.reproduce(name, tmp_path / "two", n_jobs=1)
+    assert second["summary"] == first["summary"]
+
+
+@pytest.mark.slow
+def test_only_missing_cells_are_computed(small, tmp_path, monkeypatch):
+    whole = experiments.reproduce("grid", tmp_path)
+    path = tmp_path / "grid.json"
+    cut = json.loads(path.read_text())
+    kept = cut["cells"][:3]
+    path.write_text(json.dumps(cut | {"cells": kept}))
+    computed = []
+
+    def counted(cell):
+        computed.append(cell)
+        return experiments._grid_cell(cell)
+
+    smaller = dataclasses.replace(experiments.EXPERIMENTS["grid"], compute=counted)
+    monkeypatch.setitem(experiments.EXPERIMENTS, "grid", smaller)
+    again = experiments.reproduce("grid", tmp_path)
+    assert computed == SMALL["grid"][3:]
+    assert again["cells"][:3] == kept
+    assert again["summary"] == whole["summary"]
+
+
+def test_the_cells_of_each_experiment():
+    for name, (full, quick) in {"grid": (300, 20), "stream": (20, 6), "timing": (18, 2)}.items():
+        experiment = experiments.EXPERIMENTS[name]
+        assert len(experiment.cells(0, experiment.trials, False)) == full
+        assert len(experiment.cells(0, experiment.quick_trials, True)) == quick
+    assert len(experiments.EXPERIMENTS["schools"].cells(0, 20, False)) == 20
+    grid = experiments.EXPERIMENTS["grid"].cells(0, 1, False)
+    assert {cell["n_samples"] for cell in grid} == set(range(10, 151, 10))
+    assert all(cell["n_tasks"] == list(range(10, 151, 10)) for cell in grid)
+
+
+@pytest.mark.filterwarnings("ignore:the best lam")
+def test_a_cell_of_the_grid_by_hand():
+    """Everything again with public functions, each lam chosen by a quarter as many tasks."""
+    cell = {"seed": 5, "noise": 0.1, "n_samples": 6, "trial": 1, "n_tasks": [4, 12]}
+    ours = experiments._grid_cell(cell)
+    random = np.random.default_rng([5, 1, 6])
+    environment = ltl.datasets.make_environment(50, noise=0.1, random_state=random)
+    training = environment.tasks(12, 6)
+    validation, test = environment.tasks(3, 12), environment.tasks(100, 12)
+    validation = validation.split_samples(0.5, random)
+    test = test.split_samples(0.5, random)
+    for k, (n_tasks, n_validation) in enumerate([(4, 1), (12, 3)]):
+        halves = tuple(half[:n_validation] for half in validation)
+        for method, geometry, step in (
+            (experiments.DEFAULT, "entropic", "adaptive"),
+            (experiments.PAPER, "euclidean", "theory"),
+        ):
+            path = ltl.OnlineLTLPath(LAMS, halves, geometry=geometry, step=step)
+            path.fit(training[:n_tasks])
+            best = path.representations_[np.argmin(path.scores_)]
+            expected = ltl.evaluate(best, *test).mean()
+            assert ours[method][k] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_timed_runs_do_the_same_work(small):
+    seconds = experiments._timing_cell(SMALL["timing"][0])
+    assert len(seconds) == 6
+    assert all(value > 0 for value in seconds.values())
+    tasks = ltl.datasets.make_environment(8, random_state=0).tasks(6, 5)
+    D = None
+    for t in range(1, 7):
+        D = reference.batch_solution(tasks[:t], 1e-2, tol=1e-4, start=D)
+    warm, _ = reference.mean_objective(D, tasks)
+    cold, _ = reference.mean_objective(reference.batch_solution(tasks, 1e-2, tol=1e-4), tasks)
+    assert warm == pytest.approx(cold, rel=2e-4)
+
+
+def test_means_and_intervals():
+    row = experiments.mean_with_interval([1.0, 2.0, 3.0, 4.0])
+    assert row["mean"] == 2.5
+    # 3.182 is the 97.5 % quantile of Student's t with three degrees of freedom.
+    assert row["high"] - row["mean"] == pytest.approx(
+        3.1824 * np.std([1, 2, 3, 4], ddof=1) / 2, 1e-4
+    )
+    assert experiments.mean_with_interval([1.0])["low"] is None
+
+
+@needs_schools
+@pytest.mark.slow
+def test_online_ltl_beats_ridge_regression_on_the_schools(tmp_path):
+    results = experiments.reproduce("schools", tmp_path, quick=True, n_jobs=2, schools=PATH)
+    last = {row["method"]: row for row in results["summary"]}
+    assert last[experiments.DEFAULT]["trials"] == 20
+    assert last[experiments.DEFAULT]["n_tasks"] == 35
+    assert last[experiments.DEFAULT]["gain"]["mean"] >= 4
+    assert {experiments.BATCH, experiments.MULTITASK, experiments.ALONE} <= set(last)
+
+
+def test_schools_must_be_somewhere(tmp_path):
+    with pytest.raises(ValueError, match="schools must say where"):
+        experiments.reproduce("schools", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.mat"):
+        experiments.reproduce("schools", tmp_path, schools="nowhere.mat")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on(tmp_path):
+    """Interrupted while it computes, the command ends in a line; then it computes the rest."""
+    command = [sys.executable, "-m", "fastltl", "reproduce", "grid", "--quick", "--trials", "1"]
+    command += ["--jobs", "1", "--out", str(tmp_path)]
+    path = tmp_path / "grid.json"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not path.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1].endswith("interrupted; the same command goes on from there")
+    begun = json.loads(path.read_text())
+    assert 0 < len(begun["cells"]) < 10
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    ended = json.loads(path.read_text())
+    assert ended["cells"][: len(begun["cells"])] == begun["cells"]
+    assert len(ended["cells"]) == 10
+    assert len(ended["summary"]) == 100
+    assert [file for file in tmp_path.iterdir() if file.name.startswith(".")] == []

@@ -1,0 +1,203 @@
+"""Pictures and the page: drawn from results, whole in themselves, and seen by a real browser."""
+
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from test_comparison import tasks_of
+
+from fastltl import comparison, experiments, figures, report
+
+NAMES = {"learning", "gains", "spectrum"}
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return comparison.compare(tasks_of(n_tasks=16))
+
+
+@pytest.fixture(scope="module")
+def comparison_page(compared, tmp_path_factory):
+    title, about = "Does <sharing> help?", "Tasks & targets."
+    return report.write_comparison(compared, title, about, tmp_path_factory.mktemp("compared"))
+
+
+@pytest.fixture(scope="module")
+def reproduction_page(tmp_path_factory):
+    """The page of all experiments, each with results such as it has, but made up."""
+    out = tmp_path_factory.mktemp("reproduced")
+    return report.write_reproduction([made_up(name) for name in experiments.EXPERIMENTS], out)
+
+
+def made_up(name):
+    """Results of an experiment with rows of cells that nobody computed."""
+    experiment = experiments.EXPERIMENTS[name]
+    cells = experiment.cells(0, 2, name != "grid")
+    rows = []
+    for cell in cells:
+        better = 1.0 - 0.01 * cell["trial"]
+        if name == "grid":
+            methods = dict.fromkeys((experiments.ALONE, *experiments.ONLINE))
+            values = {m: [better] * len(cell["n_tasks"]) for m in methods}
+            values[experiments.DEFAULT] = [better - 0.02 * k for k in range(15)]
+        elif name == "timing":
+            methods = (experiments.BATCH, *experiments.ONLINE)
+            values = {f"{m}{kind}": better for m in methods for kind in ("", ", plain NumPy")}
+        else:
+            values = dict.fromkeys((experiments.ALONE, experiments.MULTITASK), better)
+            values |= {experiments.SUBSPACE: better / 2} if name == "stream" else {}
+            values |= {m: [better] * 35 for m in experiments.ONLINE}
+            values[experiments.BATCH] = [better] * len(cell["batch_after"])
+        rows.append(cell | values)
+    manifest = {"experiment": name, "parameters": {"trials": 2, "seed": 0}}
+    return {"manifest": manifest, "cells": [], "summary": experiment.summarise(rows)}
+
+
+class Page(HTMLParser):
+    """What a page refers to, the ids in it, and its text."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.references, self.ids, self.text = [], [], []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "srcset", "action", "data"):
+                self.references.append(value)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.mark.parametrize("which", ["comparison_page", "reproduction_page"])
+def test_a_page_refers_to_nothing_outside_and_its_ids_are_unique(which, request):
+    path = request.getfixturevalue(which)
+    page = Page(path)
+    assert all(reference.startswith(("#", "data:")) for reference in page.references)
+    assert len(page.ids) == len(set(page.ids))
+    assert {reference[1:] for reference in page.references if reference[0] == "#"} <= set(page.ids)
+    content = path.read_text(encoding="utf-8")
+    assert not re.search(r"@import|url\((?!#)", content)
+    assert set(re.findall(r"url\(#([^)]+)\)", content)) <= set(page.ids)
+    assert "<script" not in content
+
+
+def test_what_is_given_is_text_not_markup(comparison_page):
+    content = comparison_page.read_text(encoding="utf-8")
+    assert "Does &lt;sharing&gt; help?" in content
+    assert "Tasks &amp; targets." in content
+
+
+def test_the_page_says_what_was_found(compared, comparison_page):
+    text = " ".join(Page(comparison_page).text)
+    assert compared["verdict"]["sentence"] in text
+    for row in compared["methods"]:
+        assert row["method"] in text
+        assert f"{row['mse']:.4g}" in text
+    assert "effective rank" in text
+    assert compared["manifest"]["machine"]["cpu"] in text
+
+
+def test_pictures_are_files_too(comparison_page):
+    for name in NAMES:
+        svg = ElementTree.parse(comparison_page.parent / f"{name}.svg").getroot()
+        assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+        assert (comparison_page.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_results_give_the_same_bytes(compared, comparison_page, tmp_path):
+    again = report.write_comparison(compared, "Does <sharing> help?", "Tasks & targets.", tmp_path)
+    for path in comparison_page.parent.iterdir():
+        assert (again.parent / path.name).read_bytes() == path.read_bytes()
+
+
+def test_one_trial_has_no_interval_to_draw():
+    results = made_up("stream")
+    rows = [row | {"low": None, "high": None} for row in results["summary"]]
+    pictures = figures.draw(results | {"summary": rows})
+    assert [picture.name for picture in pictures] == ["stream-paper-noise", "stream-lower-noise"]
+
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def look_at(browser, path: Path, width: int, scheme: str) -> None:
+    emulation = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", emulation)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+    browser.get(path.as_uri())
+
+
+def luminance(colour):
+    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
+    return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["comparison_page", "reproduction_page"])
+@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_the_page(browser, which, width, scheme, request):
+    path = request.getfixturevalue(which)
+    look_at(browser, path, width, scheme)
+    assert browser.get_log("browser") == []
+    requested = [
+        match
+        for entry in browser.get_log("performance")
+        if "Network.requestWillBeSent" in entry["message"]
+        for match in re.findall(r'"url":"([^"]+)"', entry["message"])
+    ]
+    assert {url.split(":")[0] for url in requested} <= {"file", "data"}
+    pictures = browser.find_elements("css selector", "figure svg")
+    assert len(pictures) == (3 if which == "comparison_page" else 7)
+    for picture in pictures:
+        assert picture.size["width"] > 250
+        assert picture.size["height"] > 100
+        assert picture.size["width"] <= width
+    # Nothing but tables, which scroll by themselves, is wider than the screen.
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    page, ink, label = (
+        luminance(browser.execute_script(f"return getComputedStyle({element}).{style}"))
+        for element, style in (
+            ("document.body", "backgroundColor"),
+            ("document.body", "color"),
+            ("document.querySelector('figure svg text')", "fill"),
+        )
+    )
+    assert (page < 0.2) == (scheme == "dark")
+    assert abs(page - ink) > 0.5
+    assert abs(page - label) > 0.5

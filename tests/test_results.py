@@ -1,0 +1,87 @@
+"""Results files: written whole, continued, computed the same by any number of processes."""
+
+import json
+import os
+import warnings
+
+import pytest
+
+from fastltl import results
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_cells_come_with_values_seconds_and_warnings(n_jobs, capsys):
+    def squared(cell):
+        if cell["x"] == 2:
+            warnings.warn("two is special", UserWarning, stacklevel=1)
+        return {"square": cell["x"] ** 2}
+
+    cells = [{"x": x} for x in range(4)]
+    done = list(results.compute_cells(squared, cells, n_jobs, "squaring"))
+    done.sort(key=lambda one: one["cell"]["x"])
+    assert [one["cell"] for one in done] == cells
+    assert [one["values"]["square"] for one in done] == [0, 1, 4, 9]
+    assert [one["warnings"] for one in done] == [[], [], ["two is special"], []]
+    assert all(one["seconds"] >= 0 for one in done)
+    assert "squaring: 100%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_the_error_of_a_cell_is_raised(n_jobs):
+    def fail_at_one(cell):
+        if cell["x"] == 1:
+            raise ValueError("x must not be one")
+        return {}
+
+    with pytest.raises(ValueError, match="x must not be one"):
+        list(results.compute_cells(fail_at_one, [{"x": 0}, {"x": 1}], n_jobs, "failing"))
+
+
+def test_results_are_continued(tmp_path):
+    path = tmp_path / "out" / "grid.json"
+    fresh = results.new_results("grid", {"seed": 0})
+    assert results.continue_results(path, fresh) == fresh
+    fresh["cells"] = [{"cell": {"x": 0.1}, "values": {}, "seconds": 2.0, "warnings": []}]
+    results.write_results(path, fresh)
+    again = results.continue_results(path, results.new_results("grid", {"seed": 0}))
+    assert again["cells"] == fresh["cells"]
+    assert results.missing_cells(again, [{"x": 0.1}, {"x": 0.2}]) == [{"x": 0.2}]
+    assert results.read_results(path)["manifest"]["seconds"] == 2.0
+
+
+def test_results_of_another_version_are_not_mixed_in(tmp_path):
+    path = tmp_path / "grid.json"
+    old = results.new_results("grid", {"seed": 0})
+    old["manifest"]["machine"]["fastltl"] = "0.0.1"
+    results.write_results(path, old)
+    with pytest.raises(ValueError, match=r"another folder .* grid.json is of version 0.0.1"):
+        results.continue_results(path, results.new_results("grid", {"seed": 0}))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"manifest": {"format": 99}}', "not JSON"])
+def test_other_files_are_refused(tmp_path, content):
+    path = tmp_path / "grid.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="is not a results file of this version"):
+        results.read_results(path)
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    results.write_whole(path, b"old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        results.write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_manifest_says_where_it_was(tmp_path):
+    manifest = results.new_results("grid", {"seed": 3})["manifest"]
+    assert manifest["parameters"] == {"seed": 3}
+    assert {"fastltl", "numpy", "numba", "cpu", "blas", "threads"} <= set(manifest["machine"])
+    assert json.loads(json.dumps(manifest)) == manifest

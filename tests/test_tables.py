@@ -1,0 +1,112 @@
+"""Tables in files become tasks, or a sentence says why not."""
+
+import decimal
+import sys
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from fastltl.tables import MOST_CATEGORIES, read_tasks
+
+ROWS = "school,hours,sex,score\nA,1,F,2.5\nB,2,M,4\nA,3,F,6\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A function that writes a table and gives its path."""
+
+    def write(content, name="table.csv"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def check_is_the_table(tasks):
+    assert list(tasks.labels) == ["A", "B"]
+    assert tasks.feature_names == ("hours", "sex=F", "sex=M")
+    X, y = tasks[0]
+    assert np.array_equal(X, [[1, 1, 0], [3, 1, 0]])
+    assert np.array_equal(y, [2.5, 6])
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_csv_with_any_usual_separator(table, separator):
+    check_is_the_table(read_tasks(table(ROWS.replace(",", separator)), "school", "score"))
+
+
+def test_csv_with_windows_line_ends_and_a_byte_order_mark(table):
+    content = b"\xef\xbb\xbf" + ROWS.replace("\n", "\r\n").encode()
+    check_is_the_table(read_tasks(table(content), "school", "score"))
+
+
+@pytest.mark.parametrize("text", [pyarrow.string(), pyarrow.dictionary("int32", "string")])
+def test_parquet_whatever_its_name(tmp_path, text):
+    columns = {
+        "school": pyarrow.array(["A", "B", "A"]).cast(text),
+        "hours": pyarrow.array([1, 2, 3], "int8"),
+        "sex": pyarrow.array(["F", "M", "F"]).cast(text),
+        "score": pyarrow.array([decimal.Decimal(x) for x in ("2.5", "4", "6")]),
+    }
+    path = tmp_path / "table.csv"
+    parquet.write_table(pyarrow.table(columns), path)
+    check_is_the_table(read_tasks(path, "school", "score"))
+
+
+def test_features_and_drop(table):
+    path = table(ROWS)
+    assert read_tasks(path, "school", "score", features=["hours"]).feature_names == ("hours",)
+    assert read_tasks(path, "school", "score", drop=["sex"]).feature_names == ("hours",)
+
+
+def test_truth_values_are_numbers(table):
+    tasks = read_tasks(table("t,x,y\n1,true,1\n1,false,2\n"), "t", "y")
+    assert np.array_equal(tasks[0][0], [[1], [0]])
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "message"),
+    [
+        (
+            ROWS,
+            ("scool", "score"),
+            "task must name a column .*, got 'scool'; did you mean 'sch",
+        ),
+        (ROWS, ("school", "grade"), r"target must name a column .*\(school, hours, sex, score\)"),
+        (ROWS, ("school", "sex"), "target must name a column of numbers, got 'sex', .* 'F'"),
+        (ROWS, ("score", "score"), "must name different columns"),
+        ("a,a,b\n1,2,3\n", ("a", "b"), "got 'a', which is two"),
+        ("", ("a", "b"), "is empty; wanted a table"),
+        ("\n \n", ("a", "b"), "is empty; wanted a table"),
+        ("a,b,c\n", ("a", "b"), "must have rows, got a header only"),
+        ("a,b\n1,2\n", ("a", "b"), "must have a column to learn from"),
+        ("a,b,c\n1,2\n1,2,3\n", ("a", "b"), "cannot be read as a CSV table: .*Expected 3 columns"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", ("a", "b"), "cannot be read as a CSV table|must name"),
+        (b"PAR1 is not all", ("a", "b"), "cannot be read as a Parquet table"),
+        ("t,x,y\n1,,1\n1,2,2\n1,NA,3\n", ("t", "y"), "'x' must have no missing .* 2, in rows 1, 3"),
+        ("t,x,y\n1,nan,1\n1,2,2\n", ("t", "y"), "column 'x' must have no missing values, got 1"),
+        ("t,x,y\n1,a,1\n1,,2\n", ("t", "y"), "column 'x' must have no missing values, got 1"),
+        ("t,x,y\n,1,1\n1,2,2\n", ("t", "y"), "column 't' must have no missing values, got 1"),
+        ("t,x,y\n1,inf,1\n1,2,2\n", ("t", "y"), "column 'x' must hold finite numbers, got inf in"),
+        ("t,x,y\n1,2026-01-01,1\n1,2026-01-02,2\n", ("t", "y"), "'x' must hold numbers or text"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(table, content, columns, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read_tasks(table(content), *columns)
+    assert "\n" not in str(error.value)
+
+
+def test_names_are_not_categories(table):
+    rows = "".join(f"1,name{k},{k}\n" for k in range(MOST_CATEGORIES + 1))
+    with pytest.raises(ValueError, match=r"'who' must hold at most 50 different texts .* got 51"):
+        read_tasks(table(f"t,who,y\n{rows}"), "t", "y")
+
+
+def test_without_pyarrow_the_extra_is_named(table, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"pip install 'fastltl\[parquet\]'"):
+        read_tasks(table(ROWS), "school", "score")
