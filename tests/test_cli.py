@@ -1,5 +1,7 @@
 """The command line: the demonstration, and one line for each mistake."""
 
+import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -27,6 +29,10 @@ def test_version(capsys):
         (["demo", "--seed", "-1"], "--seed: wanted a whole number from 0 up, got '-1'"),
         (["demo", "--seed", "x"], "--seed: wanted a whole number from 0 up, got 'x'"),
         (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
+        (["demo", "--jobs", "0"], "--jobs: wanted a whole number from 1 up, got '0'"),
+        (["compare", "x.csv", "--task", "t"], "the following arguments are required: --target"),
+        (["reproduce", "figure"], "argument what: invalid choice: 'figure'"),
+        (["reproduce", "grid", "--trials", "-3"], "--trials: "),
     ],
 )
 def test_a_mistake_gets_one_line_and_exit_status_2(arguments, message, capsys):
@@ -39,23 +45,139 @@ def test_a_mistake_gets_one_line_and_exit_status_2(arguments, message, capsys):
     assert err.count("\n") == 1
 
 
+def test_every_command_has_help(capsys):
+    for command in ("demo", "compare", "reproduce", "info", "warmup"):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([command, "--help"])
+        assert stop.value.code == 0
+        assert f"usage: fastltl {command}" in capsys.readouterr().out
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of 16 tasks of 8 rows."""
+    path = tmp_path / "table.csv"
+    random = np.random.default_rng(0)
+    rows = ["shop,size,kind,sales"]
+    for shop in range(16):
+        slope = random.normal()
+        for _ in range(8):
+            size, kind = random.normal(), random.choice(["new", "old"])
+            rows.append(f"{shop},{size:.4f},{kind},{slope * size + 0.1 * random.normal():.4f}")
+    path.write_text("\n".join(rows))
+    return path
+
+
+def test_compare_prints_the_table_and_the_verdict_and_writes_the_report(table, capsys):
+    out = table.parent / "out"
+    arguments = [str(table), "--task", "shop", "--target", "sales", "--out", str(out)]
+    assert cli.main(["compare", *arguments, "--jobs", "1"]) == 0
+    printed, err = capsys.readouterr()
+    assert "comparing: 100%" in err
+    assert "16 tasks, 3 features, 128 samples" in printed
+    for method in ("each task alone", "all tasks as one", "online LTL", "batch LTL", "multitask"):
+        assert re.search(rf"^{method}.* \d+\.\d$", printed, flags=re.M)
+    assert re.search(r"^(Sharing helps|Sharing does not help|Whether sharing helps)", printed, re.M)
+    assert re.search(r"\+\d\.\d\d size", printed)
+    assert printed.splitlines()[-1] == f"Report: {out / 'report.html'}"
+    results = json.loads((out / "results.json").read_text())
+    assert results["verdict"]["sentence"] in printed
+    assert results["manifest"]["parameters"] == {"seed": 0, "scale": True, "folds": 4}
+    assert (out / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (None, ["--target", "sale"], "target must name a column"),
+        (None, ["--task", "store"], "task must name a column"),
+        (None, ["--target", "kind"], "target must name a column of numbers, got 'kind'"),
+        (None, ["--features", "height"], "features must name a column"),
+        (None, ["--drop", "size", "kind"], "must have a column to learn from"),
+        ("", [], "is empty"),
+        ("shop,size,sales\n1,2,3\n1,3,4\n1,4,5\n1,5,6\n", [], "at least 4 tasks of 4 samples"),
+        ("shop,size,sales\n1,2,3\n1,,4\n", [], "'size' must have no missing values, got 1"),
+        ("%PDF-1.4 \0\1\2\nshop", [], "column"),
+        ("gone", [], "No such file or directory"),
+    ],
+)
+def test_a_table_that_will_not_do_gets_one_line(table, change, arguments, message, capsys):
+    out = table.parent / "out"
+    if change == "gone":
+        table.unlink()
+    elif change is not None:
+        table.write_text(change)
+    defaults = ["compare", str(table), "--task", "shop", "--target", "sales", "--out", str(out)]
+    assert cli.main([*defaults, *arguments]) == 2
+    _, err = capsys.readouterr()
+    last = err.splitlines()[-1]
+    assert last.startswith("fastltl compare: ")
+    assert message in last
+    assert "Traceback" not in err
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_first(table, capsys):
+    for folder in (table, table / "below"):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["demo", "--out", str(folder)])
+        assert stop.value.code == 2
+        assert "is a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_without_the_packages_of_the_report_the_extra_is_named(package, monkeypatch, capsys):
+    for name in ("fastltl.report", "fastltl.figures"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.delattr(fastltl, name.removeprefix("fastltl."), raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert cli.main(["demo"]) == 2
+    assert "pip install 'fastltl[cli]'" in capsys.readouterr().err
+
+
+def test_reproduce_without_the_schools_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("FASTLTL_SCHOOLS", raising=False)
+    out = tmp_path / "out"
+    assert cli.main(["reproduce", "schools", "--out", str(out)]) == 2
+    assert "schools must say where schoolData.mat is" in capsys.readouterr().err
+    assert cli.main(["reproduce", "schools", "--schools", "gone.mat", "--out", str(out)]) == 2
+    assert "gone.mat: No such file" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.slow
-def test_demo_prints_the_table_and_a_progress_bar(capsys):
-    assert cli.main(["demo"]) == 0
-    out, err = capsys.readouterr()
-    assert "500/500" in err
-    rows = dict(re.findall(r"^(.+?) {2,}(?:\d+|-) .* ([+-]\d+\.\d)%$", out, flags=re.MULTILINE))
-    assert float(rows["true subspace"]) < float(rows["batch LTL"]) < float(rows["online LTL"]) < -10
-    assert abs(float(rows["online LTL, paper's step"])) < 5
+def test_reproduce_prints_claims_and_writes_the_report(tmp_path, capsys, monkeypatch):
+    experiment = experiments.EXPERIMENTS["grid"]
+    cells = [
+        {"seed": 0, "noise": noise, "n_samples": 5, "trial": 0, "n_tasks": [4]}
+        for noise in experiments.NOISES
+    ]
+    fewer = dataclasses.replace(experiment, cells=lambda *_: cells)
+    monkeypatch.setitem(experiments.EXPERIMENTS, "grid", fewer)
+    assert cli.main(["reproduce", "grid", "--out", str(tmp_path), "--trials", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^  (yes|no|partly) +Online LTL consistently outperforms ITL", printed, re.M)
+    assert printed.splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".html", ".png", ".svg"}
+
+
+@pytest.mark.slow
+def test_demo_finds_that_sharing_helps(tmp_path, capsys):
+    assert cli.main(["demo", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "Sharing helps: batch LTL lowers the error" in printed
+    gains = dict(re.findall(r"^(\w+ \w+) .*? ([+-]\d+\.\d)  ", printed, flags=re.M))
+    assert float(gains["batch LTL"]) > float(gains["online LTL"]) > 10
+    assert printed.splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
 
 
 def test_an_interrupted_demo_ends_in_one_line(monkeypatch, capsys):
-    def interrupt(**_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiments, "demo", interrupt)
     assert cli.main(["demo"]) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "fastltl: interrupted"
+    assert capsys.readouterr().err.splitlines()[-1] == "fastltl demo: interrupted"
 
 
 @pytest.mark.slow
@@ -64,30 +186,13 @@ def test_it_runs_as_a_module_and_survives_a_reader_that_leaves():
     shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout == f"fastltl {fastltl.__version__}\n"
     with subprocess.Popen(
-        [*command, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "info"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         process.stdout.close()
         _, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "Traceback" not in err
-
-
-@pytest.mark.filterwarnings("ignore:the best lam")
-def test_demo_is_reproducible_and_measures_what_it_says():
-    small = {"n_features": 6, "n_samples": 8, "checkpoints": (2, 5), "seed": 3}
-    first, second = experiments.demo(**small), experiments.demo(**small)
-    assert first == second
-    assert [(row.method, row.n_tasks) for row in first] == [
-        ("independent ridge (ITL)", 0),
-        ("online LTL", 2),
-        ("online LTL", 5),
-        ("online LTL, paper's step", 5),
-        ("batch LTL", 5),
-        ("true subspace", 0),
-    ]
-    assert all(row.lam in experiments.LAMS for row in first)
-    assert all(np.isfinite(row.test_error) and row.test_error > 0 for row in first)
 
 
 def test_info_names_what_results_depend_on(capsys):

