@@ -34,6 +34,7 @@ from fastltl.results import (
     continue_results,
     missing_cells,
     new_results,
+    rows_of,
     write_results,
 )
 from fastltl.tasks import TaskSet
@@ -157,13 +158,7 @@ def reproduce(
     for done in compute_cells(compute, missing, 1 if experiment.runs_alone else n_jobs, name):
         results["cells"].append(done)
         write_results(path, results)
-    wanted = {repr(cell): None for cell in cells}
-    rows = {
-        repr(done["cell"]): done["cell"] | done["values"]
-        for done in results["cells"]
-        if repr(done["cell"]) in wanted
-    }
-    results["summary"] = experiment.summarise([rows[cell] for cell in wanted])
+    results["summary"] = experiment.summarise(rows_of(results, cells))
     write_results(path, results)
     return results
 

@@ -122,10 +122,13 @@ class MeanObjective:
 
     @property
     def feature_scales(self) -> Array:
-        """Root mean square of each feature, relative to the largest; 1 for features that are 0."""
+        """Root mean square of each feature, relative to the largest; 1 if it is 0 to rounding.
+
+        A feature that is constant in each task is so once the tasks are centred.
+        """
         largest = float(np.abs(self.tasks.R).max()) or 1.0
         scales = np.sqrt(np.sum((self.tasks.R / largest) ** 2, axis=0))
-        scales[scales == 0.0] = scales.max() or 1.0
+        scales[scales <= self.n_features * kernels.EPS * scales.max()] = scales.max() or 1.0
         relative: Array = scales / scales.max()
         return relative
 

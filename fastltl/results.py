@@ -127,6 +127,12 @@ def missing_cells(results: Results, cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell not in have]
 
 
+def rows_of(results: Results, cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """What each of the cells asks for together with its values, in the order of the cells."""
+    found = [next(done for done in results["cells"] if done["cell"] == cell) for cell in cells]
+    return [done["cell"] | done["values"] for done in found]
+
+
 def read_results(path: Path) -> Results:
     """The results in a file that `write_results` wrote."""
     try:

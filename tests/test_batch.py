@@ -66,6 +66,25 @@ def test_the_certificate_holds_on_schools(learner):
     assert_certified(learner(), schools_tasks())
 
 
+@needs_schools
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_features_that_do_not_vary_in_few_schools_do_not_stall_it(learner):
+    """Centred, they are zero but for rounding errors of the reduction."""
+    for lam in (2.6e-3, 4.5e-2, 0.4):
+        found = learner(lam, fit_intercept=True).fit(schools_tasks()[:3])
+        assert found.gap_ <= 1e-6 * found.objective_
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-16])
+def test_a_feature_that_is_zero_to_rounding_has_no_scale(noise):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6, 3)) * [1.0, 1e-3, noise]
+    tasks = ltl.TaskSet([(X, rng.standard_normal(6))])
+    scales = tasks.mean_objective(False, False, 1).feature_scales
+    assert scales[0] == scales[2] == 1.0
+    assert 1e-4 < scales[1] < 1e-2
+
+
 def assert_certified(learner, tasks):
     """Fits for all 30 lams, each from nothing, as plain NumPy sees them."""
     for lam in LAMS:

@@ -58,8 +58,6 @@ def test_the_readme_shows_what_compare_prints(tmp_path, monkeypatch, capsys):
     command = next(line for line in "".join(blocks("sh")).splitlines() if " compare " in line)
     assert cli.main(shlex.split(command)[1:]) == 0
     shown = next(block for block in blocks("text") if block.startswith("exam.csv"))
-    for said, printed in zip(
-        shown.splitlines(), capsys.readouterr().out.splitlines(), strict=True
-    ):
+    for said, printed in zip(shown.splitlines(), capsys.readouterr().out.splitlines(), strict=True):
         without_seconds = [re.sub(r"\d+\.\d$", "", line) for line in (said, printed)]
         assert without_seconds[0] == without_seconds[1]
