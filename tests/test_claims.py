@@ -27,7 +27,7 @@ def verdicts(experiment, summary):
 def grid(gains):
     """A summary of a grid with these gains of every method, by (n, T)."""
     return [
-        {"noise": noise, "method": method, "n_samples": n, "n_tasks": t} | mean(gain)
+        {"noise": noise, "method": method, "n_samples": n, "n_tasks": t} | mean(gain, 0.1)
         for noise in NOISES
         for method in ONLINE
         for (n, t), gain in gains.items()
@@ -38,8 +38,9 @@ def grid(gains):
     ("gains", "holds"),
     [
         ({(10, 10): 5, (50, 10): 6}, "yes"),
-        ({(10, 10): 0.5, (50, 10): -6}, "no"),
+        ({(10, 10): 0.05, (50, 10): -6}, "no"),
         ({(10, 10): 0.5, (50, 10): 6}, "partly"),
+        ({(10, 10): 0.9, (50, 10): 0.2}, "no"),
     ],
 )
 def test_gains_on_the_grid_count_if_their_interval_is_above_zero(gains, holds):
