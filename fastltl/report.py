@@ -71,7 +71,7 @@ def write_reproduction(all_results: Sequence[Results], out: Path) -> Path:
         pictures += own
         title, text = _EXPERIMENTS[results["manifest"]["experiment"]]
         trials = results["manifest"]["parameters"]["trials"]
-        text += f" Means of {trials} trials, with 95 % intervals." if trials > 1 else " One trial."
+        text += f" Means of {trials} trials." if trials > 1 else " One trial."
         sections.append(
             Section(
                 title,
@@ -80,7 +80,11 @@ def write_reproduction(all_results: Sequence[Results], out: Path) -> Path:
                 _inline(own),
             )
         )
-    claims = Section("What the paper says, and what is found here", (), claim_table(all_results))
+    claims = Section(
+        "What the paper says, and what is found here",
+        ["In brackets, and shaded in the figures: 95 % intervals over the trials."],
+        claim_table(all_results),
+    )
     page = Page(
         "Incremental Learning-to-Learn with Statistical Guarantees: the experiments",
         "",
@@ -167,8 +171,12 @@ def timing_table(results: Results) -> Table:
     methods = sorted({row["method"] for row in rows})
     return Table(
         ("seconds", *(f"T={t}, n={n}" for t, n in settings)),
-        [(method, *(f"{seconds[method, t, n]:.3g}" for t, n in settings)) for method in methods],
+        [(method, *(_seconds(seconds[method, t, n]) for t, n in settings)) for method in methods],
     )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
 def _protocol(results: Results) -> list[str]:
