@@ -25,12 +25,14 @@ COMPARABLE = 0.8
 #: A gain in percent that counts on the grid: ITL and online LTL try representations of different
 #: traces, so that results that are the same but for the choice of lam differ by half of that.
 WORTH = 1.0
+#: How many times faster is clearly faster.
+CLEARLY = 1.5
 #: A gain over ITL, in percent, that makes a regime favorable.
 MUCH = 20
 
 
 class Claim(NamedTuple):
-    """A sentence of the paper, whether it holds here ("yes", "partly", "no"), and the figures."""
+    """A sentence of the paper, whether it holds here, and the figures that say so."""
 
     claim: str
     holds: str
@@ -64,7 +66,7 @@ def _grid(summary: Sequence[Row]) -> list[Claim]:
     for noise in NOISES:
         for method in ONLINE:
             rows = _where(summary, noise=noise, method=method)
-            share = sum(row["mean"] >= WORTH and _is_above(row) for row in rows) / len(rows)
+            share = sum(row["mean"] >= WORTH for row in rows) / len(rows)
             lost = sum(row["mean"] <= -WORTH for row in rows) / len(rows)
             holds = "yes" if share >= NEARLY_ALL else "no" if share <= NEARLY_NONE else "partly"
             best = max(rows, key=lambda row: float(row["mean"]))
@@ -87,7 +89,7 @@ def _grid(summary: Sequence[Row]) -> list[Claim]:
         Claim(
             f"With few samples a task little is learned, however many tasks: {DEFAULT}, noise "
             f"{NOISES[1]}, T = {most}",
-            "yes" if fewest["mean"] < best["mean"] / 2 else "no",
+            "yes" if best["mean"] >= WORTH and fewest["mean"] < best["mean"] / 2 else "no",
             f"{_shown(fewest, ' %')} at n = {fewest['n_samples']}, {_shown(best, ' %')} at "
             f"n = {best['n_samples']}",
         )
@@ -103,21 +105,27 @@ def _last(summary: Sequence[Row], **setting: Any) -> dict[str, Row]:
 
 def _against_batch(gains: dict[str, Row], unit: str, where: str) -> Claim:
     close = [name for name in ONLINE if gains[name]["mean"] >= COMPARABLE * gains[BATCH]["mean"]]
-    nothing_to_match = not _is_above(gains[BATCH])
+    if not _is_above(gains[BATCH]):
+        holds = "does not apply"
+    else:
+        holds = "no" if not close else "yes" if len(close) == len(ONLINE) else "partly"
     return Claim(
         f"Online LTL closes the gap with batch LTL{where}",
-        "no" if nothing_to_match or not close else "yes" if len(close) == len(ONLINE) else "partly",
+        holds,
         f"gain over ITL: {BATCH} {_shown(gains[BATCH], unit)}, "
-        + ", ".join(f"{name} {_shown(gains[name], unit)}" for name in ONLINE)
-        + (f"; {BATCH} itself gains nothing" if nothing_to_match else ""),
+        + ", ".join(f"{name} {_shown(gains[name], unit)}" for name in ONLINE),
     )
 
 
 def _against_multitask(gains: dict[str, Row], unit: str, where: str) -> Claim:
     best = max((BATCH, *ONLINE), key=lambda name: float(gains[name]["mean"]))
+    low, high = (gains[MULTITASK][end] for end in ("low", "high"))
+    if low is None:
+        low = high = gains[MULTITASK]["mean"]
+    level = gains[best]["mean"]
     return Claim(
         f"MTL on the test tasks outperforms all LTL methods{where}",
-        "yes" if gains[MULTITASK]["mean"] > gains[best]["mean"] else "no",
+        "yes" if low > level else "no" if high < level else "unclear",
         f"gain over ITL: MTL {_shown(gains[MULTITASK], unit)}, the best of the others, {best}, "
         f"{_shown(gains[best], unit)}",
     )
@@ -148,7 +156,7 @@ def _timing(summary: Sequence[Row]) -> list[Claim]:
         claims.append(
             Claim(
                 f"Online LTL is clearly faster than batch LTL: {rule}",
-                "yes" if min(ratios) > 2 else "no",
+                "yes" if min(ratios) > CLEARLY else "no",
                 f"{min(ratios):.0f} to {max(ratios):.0f} times (in the paper 1.9 to 2.6 times)",
             )
         )

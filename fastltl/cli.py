@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,26 +40,31 @@ def _count(text: str) -> int:
 
 def _folder(text: str) -> Path:
     """A folder that is there or can be made."""
+    if not text:
+        raise argparse.ArgumentTypeError("wanted a folder, got ''")
     wanted = Path(text)
-    nearest = next(path for path in (wanted, *wanted.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise argparse.ArgumentTypeError(f"wanted a folder, got {text!r}: {nearest} is a file")
-    if not os.access(nearest, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be written to")
-    return wanted
+    try:
+        nearest = next(path for path in (wanted, *wanted.absolute().parents) if path.exists())
+        with tempfile.TemporaryDirectory(dir=nearest):
+            return wanted
+    except OSError as error:
+        reason = f"{text!r} cannot be written to: {error.strerror}"
+        raise argparse.ArgumentTypeError(reason) from error
 
 
 def demo(options: argparse.Namespace) -> None:
     """Compare methods on synthetic tasks and write the report."""
     from fastltl import experiments, report  # noqa: F401  (missing packages are missed now)
 
+    tasks = experiments.DEMO
     about = (
-        "Tasks y = w'x + noise of deviation 0.05 in 30 dimensions, 40 samples each; all w lie in "
-        "one unknown subspace of dimension 15."
+        f"Tasks y = w'x + noise of deviation {tasks['noise']} in {tasks['n_features']} dimensions, "
+        f"{tasks['n_samples']} samples each; all w lie in one unknown subspace of dimension "
+        f"{tasks['n_features'] // 2}."
     )
     print(about, flush=True)
     _compile()
-    found = experiments.demo(options.seed, n_jobs=options.jobs)
+    found = experiments.demo(options.seed, options.jobs)
     _show_comparison(found, "Does sharing help?", about, options.out)
 
 
@@ -69,6 +75,7 @@ def compare(options: argparse.Namespace) -> None:
     tasks = tables.read_tasks(
         options.file, options.task, options.target, options.features, options.drop
     )
+    comparison.usable_tasks(tasks)
     about = f"{Path(options.file).name}: tasks by {options.task}, target {options.target}."
     print(about, flush=True)
     _compile()
@@ -78,13 +85,16 @@ def compare(options: argparse.Namespace) -> None:
 
 def reproduce(options: argparse.Namespace) -> None:
     """Run experiments of the paper, print what they say of its claims, and write the report."""
-    from fastltl import claims, experiments, report, results
+    from fastltl import claims, experiments, report
 
     names = list(EXPERIMENTS) if options.what == "all" else [options.what]
     if options.what == "all" and options.schools is None:
         names.remove("schools")
         print("Without schools: neither --schools nor FASTLTL_SCHOOLS names schoolData.mat.")
+    if "schools" in names:
+        experiments.schools_tasks(options.schools)  # a file that will not do is named now
     _compile()
+    computed = []
     for name in names:
         found = experiments.reproduce(
             name,
@@ -95,13 +105,11 @@ def reproduce(options: argparse.Namespace) -> None:
             options.jobs,
             options.schools,
         )
+        computed.append(found)
         print(f"\n{name}: {found['manifest']['seconds']:.0f} s of computing")
         for claim in claims.check_claims(found):
             print(f"  {claim.holds:<7} {claim.claim}\n          {claim.figures}", flush=True)
-    paths = [options.out / f"{name}.json" for name in EXPERIMENTS]
-    everything = [results.read_results(path) for path in paths if path.exists()]
-    complete = [found for found in everything if "summary" in found]
-    print(f"\nReport: {report.write_reproduction(complete, options.out)}")
+    print(f"\nReport: {report.write_reproduction(computed, options.out)}")
 
 
 def _compile() -> None:
@@ -118,7 +126,7 @@ def _show_comparison(found: Results, title: str, about: str, out: Path) -> None:
     results.write_results(out / "results.json", found)
     page = report.write_comparison(found, title, about, out)
     data = found["data"]
-    left_out = f" ({data['n_left_out']} of too few left out)" if data["n_left_out"] else ""
+    left_out = f" ({data['n_left_out']} left out)" if data["n_left_out"] else ""
     print(
         f"{data['n_tasks']} tasks{left_out}, {data['n_features']} features, "
         f"{data['n_samples']} samples\n"
@@ -145,12 +153,11 @@ def info() -> None:
     import numba
 
     from fastltl import kernels
-    from fastltl.results import machine
+    from fastltl.results import PACKAGES, machine
 
     found = machine()
     print(f"fastltl {found['fastltl']}, Python {found['python']}, {found['platform']}")
-    packages = ("numpy", "scipy", "numba", "scikit-learn")
-    print(", ".join(f"{name} {found[name]}" for name in packages))
+    print(", ".join(f"{name} {found[name]}" for name in PACKAGES))
     print(f"CPU: {found['cpu']}, {found['cores']} cores")
     print(f"threads: {found['threads']} (set NUMBA_NUM_THREADS to change it)")
     for library in found["blas"]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from fastltl import experiments
 from fastltl.claims import check_claims
+from fastltl.comparison import FEWEST_SAMPLES, FOLDS
 from fastltl.figures import FAINT, INK, Picture, as_svg, draw, save
 from fastltl.results import Results, write_whole
 
@@ -75,7 +76,7 @@ def write_reproduction(all_results: Sequence[Results], out: Path) -> Path:
         sections.append(
             Section(
                 title,
-                [text, *_warnings([results])],
+                [text, *_warnings(results)],
                 timing_table(results) if title.startswith("Table") else None,
                 _inline(own),
             )
@@ -121,7 +122,7 @@ _EXPERIMENTS = {
 
 def method_table(results: Results) -> Table:
     """Methods by their scores on unseen tasks."""
-    header = ("method", "MSE", "expl. var.", "gain %", "95 % interval", "tasks won %", "seconds")
+    header = ("method", "MSE", "gain %", "95 % interval", "tasks won %", "expl. var.", "seconds")
     rows = []
     for row in results["methods"]:
         gains = ("", "", "")
@@ -132,8 +133,8 @@ def method_table(results: Results) -> Table:
                 f"{low:+z.1f} to {high:+z.1f}",
                 f"{100 * row['wins']:.0f}",
             )
-        scores = (f"{row['mse']:.4g}", f"{row['explained_variance']:.3f}")
-        rows.append((row["method"], *scores, *gains, f"{row['seconds']:.1f}"))
+        others = (f"{row['explained_variance']:.3f}", f"{row['seconds']:.1f}")
+        rows.append((row["method"], f"{row['mse']:.4g}", *gains, *others))
     return Table(header, rows)
 
 
@@ -181,31 +182,31 @@ def _seconds(value: float) -> str:
 
 def _protocol(results: Results) -> list[str]:
     data, parameters = results["data"], results["manifest"]["parameters"]
-    scaled = "features scaled by" if parameters["scale"] else "features left as they are, not by"
-    left_out = data["n_left_out"]
+    left_out = (
+        f"; left out, having fewer than {FEWEST_SAMPLES} samples or the same target in all: "
+        f"{data['n_left_out']}"
+    )
+    scaled = "were scaled by the training tasks" if parameters["scale"] else "were left as they are"
     return [
         f"{data['n_tasks']} tasks, {data['n_features']} features, {data['n_samples']} samples"
-        + (f"; left out, having fewer than four samples: {left_out}." if left_out else "."),
-        f"In each of {parameters['folds']} folds a quarter of the tasks was held out; of the "
-        "others two thirds were training tasks and one third chose lam among 30. The held-out "
-        "tasks were halved: every method fits the one half, with an intercept, and is measured on "
-        f"the other; {scaled} the training tasks. MTL learns from the held-out tasks' own training "
-        "halves, the pooled ridge regression from these and the training tasks.",
+        f"{left_out if data['n_left_out'] else ''}.",
+        f"In each of {FOLDS} folds one of {FOLDS} tasks was held out; of the others two thirds "
+        "were training tasks and one third chose lam among 30. The held-out tasks were halved: "
+        "every method fits the one half, with an intercept, and is measured on the other. Features "
+        f"{scaled}. MTL learns from the held-out tasks' own training halves, the pooled ridge "
+        "regression from these and the training tasks; ridge regression on each task alone has its "
+        "lam chosen by all tasks not held out.",
         "Gains are in percent of the mean squared error of ridge regression on each task alone, "
-        "with intervals from resampling the tasks; a task is won if its error is lower.",
-        *_warnings([results]),
+        "with intervals from resampling the tasks; a task is won if its error is lower. Seconds "
+        "are those of all folds, with the choice of lam.",
+        *_warnings(results),
     ]
 
 
-def _warnings(all_results: Sequence[Results]) -> list[str]:
+def _warnings(results: Results) -> list[str]:
     """What was warned of, and in how many cells."""
-    counts = Counter(
-        warning
-        for results in all_results
-        for cell in results["cells"]
-        for warning in cell["warnings"]
-    )
-    return [f"Warned of {n} times: {warning}" for warning, n in sorted(counts.items())]
+    counts = results["warnings"].items()
+    return [f"Warned of in {n} of the computations: {text}" for text, n in sorted(counts)]
 
 
 def _manifest(all_results: Sequence[Results]) -> str:
@@ -219,7 +220,8 @@ def _inline(pictures: Sequence[Picture]) -> list[tuple[str, Markup, str]]:
 def inline_svg(picture: Picture) -> Markup:
     """A picture for the inside of a page: its colours follow the page, its ids are its own."""
     svg = as_svg(picture)
-    svg = svg[svg.index("<svg") :]
+    label = html.escape(picture.caption)
+    svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{picture.name}-", svg)
     return Markup(svg.replace(INK, "var(--ink)").replace(FAINT, "var(--faint)"))
@@ -228,9 +230,9 @@ def inline_svg(picture: Picture) -> Markup:
 def _write(page: Page, pictures: Sequence[Picture], out: Path) -> Path:
     template = files("fastltl").joinpath("report.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    html = environment.from_string(template).render(page=page)
+    content = environment.from_string(template).render(page=page)
     for picture in pictures:
         save(picture, out)
     path = out / "report.html"
-    write_whole(path, html.encode())
+    write_whole(path, content.encode())
     return path

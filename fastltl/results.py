@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
 from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
@@ -24,6 +24,12 @@ from fastltl.validation import check_threads
 #: Of results files; one of another format is not continued.
 FORMAT = 1
 
+#: Packages that numbers may depend on.
+PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
+
+#: What is kept of a cell.
+CELL_KEYS = {"cell", "values", "seconds", "warnings"}
+
 #: What one unit of work is asked for, by name; its results are computed from nothing else.
 Cell = Mapping[str, Any]
 Results = dict[str, Any]
@@ -31,11 +37,10 @@ Results = dict[str, Any]
 
 def machine() -> dict[str, Any]:
     """What results and speed may depend on."""
-    packages = ("numpy", "scipy", "numba", "scikit-learn")
     return {
         "fastltl": __version__,
         "python": platform.python_version(),
-        **{name: version(name) for name in packages},
+        **{name: version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -82,6 +87,7 @@ def compute_cells(
     with several, joblib gives each process its share of the threads.
     """
     wanted = list(cells)
+    n_jobs = max(1, min(effective_n_jobs(n_jobs), len(wanted)))
     parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", max_nbytes=None)
     done = parallel(delayed(_compute)(compute, cell) for cell in wanted)
     with tqdm(total=len(wanted), desc=label, unit="cell", disable=not wanted) as bar:
@@ -104,19 +110,16 @@ def _compute(compute: Callable[[Cell], Any], cell: Cell) -> dict[str, Any]:
 
 
 def continue_results(path: Path, fresh: Results) -> Results:
-    """Fresh results with the cells that a file has, if it is of the same version and seed."""
+    """Fresh results with the cells that a file has, if they come from the same machine."""
     if not path.exists():
         return fresh
-    mine, found = fresh["manifest"], read_results(path)
-    theirs = found["manifest"]
-    for name, wanted, got in (
-        ("version", mine["machine"]["fastltl"], theirs["machine"]["fastltl"]),
-        ("seed", mine["parameters"]["seed"], theirs["parameters"]["seed"]),
-    ):
-        if wanted != got:
+    found = read_results(path)
+    mine, theirs = (one["manifest"]["machine"] for one in (fresh, found))
+    for name in ("fastltl", "cpu", *PACKAGES):
+        if mine[name] != theirs[name]:
             raise ValueError(
-                f"out must be another folder than {path.parent}: its {path.name} is of {name} "
-                f"{got}, not {wanted}."
+                f"out must be another folder than {path.parent}: its {path.name} was computed "
+                f"with {name} {theirs[name]}, not {mine[name]}."
             )
     return fresh | {"cells": found["cells"]}
 
@@ -127,17 +130,28 @@ def missing_cells(results: Results, cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell not in have]
 
 
-def rows_of(results: Results, cells: Iterable[Cell]) -> list[dict[str, Any]]:
-    """What each of the cells asks for together with its values, in the order of the cells."""
-    found = [next(done for done in results["cells"] if done["cell"] == cell) for cell in cells]
-    return [done["cell"] | done["values"] for done in found]
+def finish(results: Results, cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """Note what these cells took and were warned of; what they ask for and have, in order.
+
+    Results may have more cells, of an earlier and larger run.
+    """
+    done = [next(one for one in results["cells"] if one["cell"] == cell) for cell in cells]
+    results["manifest"]["seconds"] = sum(one["seconds"] for one in done)
+    results["warnings"] = dict(Counter(text for one in done for text in one["warnings"]))
+    return [one["cell"] | one["values"] for one in done]
 
 
 def read_results(path: Path) -> Results:
     """The results in a file that `write_results` wrote."""
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-        is_ours = results["manifest"]["format"] == FORMAT
+        manifest = results["manifest"]
+        is_ours = (
+            manifest["format"] == FORMAT
+            and manifest["experiment"] == path.stem
+            and {"fastltl", "cpu", *PACKAGES} <= set(manifest["machine"])
+            and all(set(one) == CELL_KEYS for one in results["cells"])
+        )
     except (ValueError, KeyError, TypeError):
         is_ours = False
     if not is_ours:
@@ -147,22 +161,19 @@ def read_results(path: Path) -> Results:
 
 def write_results(path: Path, results: Results) -> None:
     """Write results as JSON, whole or not at all."""
-    results["manifest"]["seconds"] = sum(cell["seconds"] for cell in results["cells"])
     write_whole(path, f"{json.dumps(results, indent=1, allow_nan=False)}\n".encode())
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: under another name first, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        try:
+    begun = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with begun.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        begun.replace(path)
+    except BaseException:
+        begun.unlink(missing_ok=True)
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -43,33 +44,33 @@ def read_tasks(
     path = Path(path)
     table = _read(path)
     names = table.column_names
-    used = [("task", task), ("target", target)]
-    used += [("features", name) for name in features or ()]
-    for argument, name in [*used, *(("drop", name) for name in drop)]:
-        _check_column(names, argument, name, path)
     if features is None:
         features = [name for name in names if name not in (task, target, *drop)]
-    if task == target or {task, target} & {*features, *drop}:
-        raise ValueError(
-            f"task, target, features and drop must name different columns, got task={task!r}, "
-            f"target={target!r}, features={list(features)!r} and drop={list(drop)!r}."
-        )
+    chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
+    chosen += [("drop", name) for name in drop]
+    for argument, name in chosen:
+        _check_column(names, argument, name, path)
+    used = [name for _, name in chosen]
+    if len(set(used)) < len(used):
+        twice = next(name for name in used if used.count(name) > 1)
+        raise ValueError(f"task, target, features and drop must differ, got {twice!r} twice.")
     if not features:
         raise ValueError(f"{path} must have a column to learn from besides task and target.")
     if table.num_rows == 0:
         raise ValueError(f"{path} must have rows, got a header only.")
     for name in (task, target, *features):
         _check_complete(table[name], name)
-    columns: dict[str, Any] = {task: table[task].to_numpy(zero_copy_only=False)}
-    columns[target] = _numbers(table[target], target)
-    if columns[target] is None:
-        raise ValueError(
-            f"target must name a column of numbers, got {target!r}, which holds "
-            f"{table[target].type} such as {table[target][0].as_py()!r}."
-        )
+    columns: dict[str, Any] = {
+        task: table[task].to_numpy(zero_copy_only=False),
+        target: _target(table[target], target),
+    }
     for name in features:
         values = _numbers(table[name], name)
-        columns |= {name: values} if values is not None else _categories(table[name], name)
+        encoded = {name: values} if values is not None else _categories(table[name], name)
+        for key in encoded:
+            if key in columns:
+                raise ValueError(f"column {key!r} must not be named as a value of {name!r} is.")
+        columns |= encoded
     return TaskSet.from_frame(columns, task, target)
 
 
@@ -80,19 +81,16 @@ def _read(path: Path) -> Any:
         from pyarrow import csv, parquet
     except ImportError as error:
         raise ImportError("to read tables, pip install 'fastltl[parquet]'.") from error
-    with path.open("rb") as file:
-        start = file.read(2**16)
-    if not start.strip():
+    content = path.read_bytes()  # once, as a pipe can be read only once
+    if not content.strip():
         raise ValueError(f"{path} is empty; wanted a table.")
-    kind = "Parquet" if start.startswith(b"PAR1") else "CSV"
+    kind = "Parquet" if content.startswith(b"PAR1") else "CSV"
     try:
         if kind == "Parquet":
-            return parquet.read_table(path)
-        header = start.splitlines()[0].decode()
-        separator = max(",;\t", key=header.count)
+            return parquet.read_table(pyarrow.BufferReader(content))
         return csv.read_csv(
-            path,
-            parse_options=csv.ParseOptions(delimiter=separator),
+            pyarrow.BufferReader(content),
+            parse_options=csv.ParseOptions(delimiter=_separator(content)),
             convert_options=csv.ConvertOptions(strings_can_be_null=True),
         )
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -100,16 +98,21 @@ def _read(path: Path) -> Any:
         raise ValueError(f"{path} cannot be read as a {kind} table: {reason}.") from error
 
 
+def _separator(content: bytes) -> str:
+    """What a header has most of, outside of quotes: commas, semicolons or tabs."""
+    header = content[: 2**20].lstrip().splitlines()[0].decode()
+    return max(",;\t", key=re.sub(r'"[^"]*"', "", header).count)
+
+
 def _check_column(names: list[str], argument: str, name: str, path: Path) -> None:
     if names.count(name) == 1:
         return
     if name in names:
-        raise ValueError(f"{argument} must name one column of {path}, got {name!r}, which is two.")
+        raise ValueError(f"{path} must not have several columns of one name, got {name!r} twice.")
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else "."
-    raise ValueError(
-        f"{argument} must name a column of {path} ({', '.join(names)}), got {name!r}{hint}"
-    )
+    shown = ", ".join(names[:20]) + (f", and {len(names) - 20} more" if len(names) > 20 else "")
+    raise ValueError(f"{argument} must name a column of {path} ({shown}), got {name!r}{hint}")
 
 
 def _check_complete(column: Any, name: str) -> None:
@@ -125,6 +128,16 @@ def _check_complete(column: Any, name: str) -> None:
             f"column {name!r} must have no missing values, got {rows.size}, in rows {shown} "
             "(the first after the header is row 1); fill them, leave out the rows or the column."
         )
+
+
+def _target(column: Any, name: str) -> Array:
+    values = _numbers(column, name)
+    if values is None:
+        raise ValueError(
+            f"target must name a column of numbers, got {name!r}, which holds {column.type} such "
+            f"as {column[0].as_py()!r}."
+        )
+    return values
 
 
 def _numbers(column: Any, name: str) -> Array | None:
@@ -149,6 +162,8 @@ def _categories(column: Any, name: str) -> dict[str, Array]:
     from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_binary(kind):
+        raise ValueError(f"column {name!r} must hold UTF-8 text, got other bytes.")
     if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
         raise ValueError(
             f"column {name!r} must hold numbers or text to be a feature, got {column.type}: leave "

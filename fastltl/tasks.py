@@ -257,7 +257,7 @@ class TaskSet:
         return self._names
 
     def map_inputs(self, change: Callable[[Array], npt.ArrayLike]) -> TaskSet:
-        """The same tasks with changed inputs: of all rows, one after another.
+        """The same tasks with other inputs: `change` is called once, with the rows of all tasks.
 
         Examples
         --------

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastltl.candidates import LAMS, Halves, best_candidate
+from fastltl.candidates import LAMS, Halves, best_candidate, warn_of_edge
 from fastltl.evaluation import HeldOut, evaluate
 from fastltl.learners.base import RepresentationLearner
 from fastltl.learners.batch import MTL, BatchLTL
@@ -65,22 +65,30 @@ class Trial:
         """The best of one representation for each of LAMS, by the validation tasks."""
         halves = self.validation_after(n_tasks)
         held_out = HeldOut(*halves, self.metric, self.fit_intercept, check_threads(None))
-        return best_candidate(held_out.score(representations).mean(axis=1), LAMS, self.metric)
+        return _best(held_out.score(representations), self.metric)
 
     def judge(self, D: Array, metric: str | None = None) -> Array:
         """The score of a representation on each test task."""
         return evaluate(D, *self.test, metric or self.metric, self.fit_intercept)
 
 
-def learn_alone(trial: Trial, n_tasks: int = 0) -> Learned:
-    """Ridge regression on each task alone; n_tasks says which validation tasks choose its lam."""
-    return _selected(ITL(fit_intercept=trial.fit_intercept), trial, trial.training, n_tasks)
+def _best(scores: Array, metric: str) -> int:
+    """The place in LAMS of the best mean score; one at the edge warns."""
+    best = best_candidate(scores.mean(axis=1), LAMS, metric)
+    warn_of_edge(LAMS[best], LAMS, stacklevel=2)
+    return best
+
+
+def learn_alone(trial: Trial, validation: Halves) -> Learned:
+    """Ridge regression on each task alone; it learns nothing, but its lam is chosen."""
+    return _selected(ITL(fit_intercept=trial.fit_intercept), trial, trial.training, validation)
 
 
 def learn_batch(trial: Trial, n_tasks: int) -> Learned:
     """Batch LTL on the first n_tasks training tasks."""
     learner = BatchLTL(tol=TOL, fit_intercept=trial.fit_intercept)
-    return _selected(learner, trial, trial.training[:n_tasks], n_tasks)
+    validation = trial.validation_after(n_tasks)
+    return _selected(learner, trial, trial.training[:n_tasks], validation)
 
 
 def learn_online(trial: Trial, n_tasks: Collection[int], **settings: Any) -> Iterator[Learned]:
@@ -102,13 +110,13 @@ def learn_online(trial: Trial, n_tasks: Collection[int], **settings: Any) -> Ite
 def learn_multitask(trial: Trial) -> Learned:
     """MTL on the training halves of the test tasks themselves."""
     learner = MTL(tol=TOL, fit_intercept=trial.fit_intercept)
-    return _selected(learner, trial, trial.test[0], 0)
+    return _selected(learner, trial, trial.test[0], trial.validation)
 
 
 def choose_pooled_lam(trial: Trial) -> float:
     """The lam of `score_pooled` that serves validation tasks."""
     scores = score_pooled(trial, trial.validation, LAMS, trial.metric)
-    return float(LAMS[best_candidate(scores.mean(axis=1), LAMS, trial.metric)])
+    return float(LAMS[_best(scores, trial.metric)])
 
 
 def score_pooled(trial: Trial, halves: Halves, lams: Array, metric: str) -> Array:
@@ -132,9 +140,9 @@ def _with_constant(tasks: TaskSet) -> TaskSet:
 
 
 def _selected(
-    learner: RepresentationLearner, trial: Trial, tasks: TaskSet, n_tasks: int
+    learner: RepresentationLearner, trial: Trial, tasks: TaskSet, validation: Halves
 ) -> Learned:
     start = time.perf_counter()
-    halves = trial.validation_after(n_tasks)
-    chosen = select_lam(learner, tasks, halves, metric=trial.metric)
-    return Learned(chosen.learner.D_, n_tasks, chosen.best_lam, time.perf_counter() - start)
+    chosen = select_lam(learner, tasks, validation, metric=trial.metric)
+    seconds = time.perf_counter() - start
+    return Learned(chosen.learner.D_, len(tasks), chosen.best_lam, seconds)

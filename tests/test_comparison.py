@@ -52,7 +52,7 @@ def test_rows_are_means_over_the_tasks(found):
         assert row["mse"] == pytest.approx(errors.mean())
         if row["method"] != comparison.ALONE:
             assert row["gain"] == pytest.approx(100 * (1 - errors.mean() / alone.mean()))
-            assert row["wins"] == np.mean(errors < alone)
+            assert row["wins"] == pytest.approx(np.mean(errors < alone), abs=0.1)
             (low, high), (lower, higher) = row["interval"], row["strict_interval"]
             assert lower <= low < row["gain"] < high <= higher
 
@@ -69,8 +69,18 @@ def test_numbers_are_the_same_for_any_number_of_processes(found):
 def test_small_tasks_are_left_out_and_too_few_refused():
     tasks = ltl.TaskSet([*tasks_of(8, 8), *tasks_of(3, 3, seed=1)])
     assert comparison.compare(tasks)["data"]["n_left_out"] == 3
-    with pytest.raises(ValueError, match=r"at least 4 tasks of 4 samples .* got 1 \(and 0"):
+    with pytest.raises(ValueError, match=r"at least 4 tasks with 4 samples .* got 1: of 1 tasks 0"):
         comparison.compare(tasks_of(1))
+
+
+def test_targets_must_vary_and_features_not_overflow():
+    tasks = tasks_of(8)
+    constant = ltl.TaskSet([*tasks, *((X, np.ones(len(y))) for X, y in tasks_of(3, seed=1))])
+    assert len(comparison.usable_tasks(constant)) == 8
+    with pytest.raises(ValueError, match=r"target that varies, got 0: .* and 3 the same target"):
+        comparison.usable_tasks(constant[8:])
+    with pytest.raises(ValueError, match=r"features must not be larger than 1e\+150, got 1e\+200"):
+        comparison.usable_tasks(tasks.map_inputs(lambda X: 0 * X + 1e200))
 
 
 def test_the_unit_of_a_feature_matters_only_unscaled():
@@ -108,7 +118,7 @@ def test_methods_learn_what_the_learners_do():
     paper = next(learn_online(trial, [12], **PAPER_STEP))
     learner = ltl.OnlineLTL(paper.lam, geometry="euclidean", step="theory").fit(trial.training)
     assert np.array_equal(paper.D, learner.D_)
-    alone = learn_alone(trial)
+    alone = learn_alone(trial, trial.validation)
     assert np.array_equal(alone.D, np.eye(5) / alone.lam)
     batch = learn_batch(trial, 4)
     expected = ltl.BatchLTL(batch.lam, tol=1e-6).fit(trial.training[:4]).D_
@@ -125,46 +135,68 @@ def test_a_share_of_the_validation_tasks_goes_with_few_training_tasks():
     assert len(small_trial().validation_after(1)[0]) == 6
 
 
-def rows_with(intervals, pooled=-5.0):
-    rows = [
-        {"method": method, "gain": (low + high) / 2, "interval": [low, high]}
-        | {"strict_interval": [low, high]}
+def rows_with(intervals, wins=0.8):
+    return [
+        {"method": method, "gain": (low + high) / 2, "strict_interval": [low, high], "wins": wins}
         for method, (low, high) in zip(comparison.SHARING, intervals, strict=True)
     ]
-    return [*rows, {"method": comparison.POOLED, "gain": pooled}]
+
+
+BAD = (-9, -1)
 
 
 @pytest.mark.parametrize(
-    ("intervals", "n_tasks", "helps", "opening"),
+    ("intervals", "n_tasks", "wins", "helps", "said"),
     [
-        ([(1, 3), (2, 9), (-4, 2)], 40, "yes", "Sharing helps: batch LTL lowers .* by 5.5 %"),
-        ([(-2, 20), (1, 3), (-4, 2)], 40, "yes", "Sharing helps: batch LTL lowers .* by 2.0 %"),
-        ([(-3, 0.5), (-9, -1), (-4, 0)], 40, "no", "Sharing does not help: online LTL raises"),
-        ([(-3, 4), (-9, -1), (-4, 0)], 40, "unclear", "Whether .* from this data: online LTL low"),
-        ([(1, 3), (2, 9), (-4, 2)], 9, "unclear", "Whether sharing helps cannot be told from 9"),
+        ([BAD, (1, 3), (2, 9), (-4, 2)], 40, 0.8, "yes", "Sharing helps: batch LTL .* 5.5 %"),
+        ([BAD, (-2, 20), (1, 3), (-4, 2)], 40, 0.8, "yes", "Sharing helps: batch LTL .* 2.0 %"),
+        ([(9, 12), (1, 3), BAD, BAD], 40, 0.8, "yes", "Sharing helps: all tasks as one"),
+        ([BAD, (-3, 0.5), BAD, (-4, 0)], 40, 0.8, "no", "Sharing does not help: online LTL rai"),
+        ([BAD, (-3, 4), BAD, (-4, 0)], 40, 0.8, "unclear", "Whether .* from this data: online"),
+        ([BAD, (0.1, 0.3), BAD, BAD], 40, 0.8, "no", "Sharing does not help: online LTL lowers"),
+        ([BAD, (0.1, 1.3), BAD, BAD], 40, 0.8, "unclear", "Whether .* from this data: online LTL"),
+        ([BAD, (1, 3), (2, 9), (-4, 2)], 40, 0.4, "unclear", "Whether .* from this data: batch"),
+        ([BAD, (1, 3), (2, 9), (-4, 2)], 19, 0.8, "unclear", "Whether .* be told from 19 tasks"),
     ],
 )
-def test_the_verdict_follows_from_the_intervals(intervals, n_tasks, helps, opening):
-    said = comparison.verdict(rows_with(intervals), n_tasks)
-    assert said["helps"] == helps
-    assert re.match(opening, said["sentence"])
-    assert "one model" not in said["sentence"]
+def test_the_verdict_follows_from_the_intervals(intervals, n_tasks, wins, helps, said):
+    found = comparison.verdict(rows_with(intervals, wins), n_tasks)
+    assert found["helps"] == helps
+    assert re.match(said, found["sentence"])
 
 
-def test_the_verdict_says_if_one_model_does_better():
-    said = comparison.verdict(rows_with([(1, 3), (2, 9), (-4, 2)], pooled=12.0), 40)
-    assert said["sentence"].endswith("; one model for all tasks lowers it by 12.0 %.")
-
-
-def test_intervals_cover_the_truth_as_often_as_they_say():
+@pytest.mark.parametrize(("n_tasks", "least"), [(20, 0.88), (60, 0.9)])
+def test_intervals_hold_the_truth_even_of_heavy_tails(n_tasks, least):
+    """Factors with a mean of 0.8 on errors of very different sizes: a true gain of 20 %."""
     random = np.random.default_rng(0)
-    covered = 0
+    holds = []
     for k in range(200):
-        baseline = random.gamma(4.0, size=60)
-        errors = 0.8 * baseline + 0.1 * random.standard_normal(60)
-        low, high = comparison.gain_interval(errors, baseline, 0.95, k)
-        covered += low <= 20 <= high
-    assert 180 <= covered <= 199
+        baseline = random.gamma(1.0, size=n_tasks)
+        factors = 0.8 * np.exp(0.5 * random.standard_normal(n_tasks) - 0.125)
+        low, high = comparison.gain_interval(factors * baseline, baseline, 0.95, k)
+        holds.append(low <= 20 <= high)
+    assert least <= np.mean(holds) <= 0.99
+
+
+def test_an_interval_of_no_difference_and_of_no_error():
+    errors = np.array([1.0, 2.0, 3.0])
+    assert comparison.gain_interval(errors, errors, 0.95, 0) == [0.0, 0.0]
+    assert comparison.gain_interval(0 * errors, 0 * errors, 0.95, 0) == [100.0, 100.0]
+
+
+@pytest.mark.slow
+def test_sharing_is_not_said_to_help_where_there_is_nothing_to_share():
+    """Targets that do not depend on the features, around levels of the tasks' own."""
+    helps = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        scales = np.exp(random.normal(size=30))
+        tasks = [
+            (random.normal(size=(8, 4)), scale * (3 * random.normal() + random.normal(size=8)))
+            for scale in scales
+        ]
+        helps.append(comparison.compare(ltl.TaskSet(tasks), seed)["verdict"]["helps"])
+    assert helps.count("yes") <= 2
 
 
 def test_a_representation_in_words():
@@ -179,3 +211,13 @@ def test_a_representation_in_words():
     leading = comparison.describe(D, ["a", "b"])["directions"][0]["features"]
     assert [one["name"] for one in leading] == ["a", "b"]
     assert [one["weight"] for one in leading] == pytest.approx([0.8, 0.6])
+
+
+def test_directions_do_not_depend_on_rounding():
+    """Of equal entries the first names the direction; of equal eigenvalues none does."""
+    direction = np.array([1.0, -1.0 - 1e-12, 0.0, 0.0]) / np.sqrt(2)
+    D = np.eye(4) + 3 * np.outer(direction, direction)
+    said = comparison.describe(D, list("abcd"))["directions"]
+    assert len(said) == 1
+    assert [one["name"] for one in said[0]["features"]][:2] == ["a", "b"]
+    assert said[0]["features"][0]["weight"] > 0 > said[0]["features"][1]["weight"]

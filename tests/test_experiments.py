@@ -159,7 +159,7 @@ def test_schools_must_be_somewhere(tmp_path):
 def test_an_interrupted_run_goes_on(tmp_path):
     """Interrupted while it computes, the command ends in a line; then it computes the rest."""
     command = [sys.executable, "-m", "fastltl", "reproduce", "grid", "--quick", "--trials", "1"]
-    command += ["--jobs", "1", "--out", str(tmp_path)]
+    command += ["--jobs", "2", "--out", str(tmp_path)]
     path = tmp_path / "grid.json"
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while not path.exists() and process.poll() is None:

@@ -53,7 +53,8 @@ def made_up(name):
             values[experiments.BATCH] = [better] * len(cell["batch_after"])
         rows.append(cell | values)
     manifest = {"experiment": name, "parameters": {"trials": 2, "seed": 0}}
-    return {"manifest": manifest, "cells": [], "summary": experiment.summarise(rows)}
+    summary = experiment.summarise(rows)
+    return {"manifest": manifest, "cells": [], "warnings": {"odd": 3}, "summary": summary}
 
 
 class Page(HTMLParser):
@@ -157,6 +158,7 @@ def look_at(browser, path: Path, width: int, scheme: str) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", emulation)
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get("about:blank")  # the browser's own first page is not ours
     for kind in ("browser", "performance"):
         browser.get_log(kind)
     browser.get(path.as_uri())
@@ -181,6 +183,7 @@ def test_a_browser_shows_the_page(browser, which, width, scheme, request):
         if "Network.requestWillBeSent" in entry["message"]
         for match in re.findall(r'"url":"([^"]+)"', entry["message"])
     ]
+    assert path.as_uri() in requested
     assert {url.split(":")[0] for url in requested} <= {"file", "data"}
     pictures = browser.find_elements("css selector", "figure svg")
     assert len(pictures) == (3 if which == "comparison_page" else 7)

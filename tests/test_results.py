@@ -46,24 +46,48 @@ def test_results_are_continued(tmp_path):
     again = results.continue_results(path, results.new_results("grid", {"seed": 0}))
     assert again["cells"] == fresh["cells"]
     assert results.missing_cells(again, [{"x": 0.1}, {"x": 0.2}]) == [{"x": 0.2}]
-    assert results.read_results(path)["manifest"]["seconds"] == 2.0
+    again["cells"].append(
+        {"cell": {"x": 3}, "values": {}, "seconds": 9.0, "warnings": ["unwanted"]}
+    )
+    again["cells"].append({"cell": {"x": 0}, "values": {"y": 1}, "seconds": 1.0, "warnings": ["w"]})
+    assert results.finish(again, [{"x": 0}, {"x": 0.1}]) == [{"x": 0, "y": 1}, {"x": 0.1}]
+    assert again["manifest"]["seconds"] == 3.0
+    assert again["warnings"] == {"w": 1}
 
 
-def test_results_of_another_version_are_not_mixed_in(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "value"), [("fastltl", "0.0.1"), ("cpu", "Z80"), ("numpy", "1.0")]
+)
+def test_results_of_another_machine_are_not_mixed_in(tmp_path, name, value):
     path = tmp_path / "grid.json"
     old = results.new_results("grid", {"seed": 0})
-    old["manifest"]["machine"]["fastltl"] = "0.0.1"
+    old["manifest"]["machine"][name] = value
     results.write_results(path, old)
-    with pytest.raises(ValueError, match=r"another folder .* grid.json is of version 0.0.1"):
+    with pytest.raises(ValueError, match=rf"another folder .* computed with {name} {value}, not"):
         results.continue_results(path, results.new_results("grid", {"seed": 0}))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"manifest": {"format": 99}}', "not JSON"])
-def test_other_files_are_refused(tmp_path, content):
+def test_other_files_are_refused(tmp_path):
+    good = results.new_results("grid", {"seed": 0})
+    manifest = good["manifest"]
     path = tmp_path / "grid.json"
-    path.write_text(content)
+    for content in (
+        [],
+        {},
+        {"manifest": {"format": results.FORMAT}},
+        good | {"manifest": manifest | {"format": 99}},
+        good | {"manifest": manifest | {"experiment": "stream"}},
+        good | {"manifest": manifest | {"machine": {}}},
+        good | {"cells": [{"cell": {}}]},
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match="is not a results file of this version"):
+            results.read_results(path)
+    path.write_text(json.dumps(good)[:-5])
     with pytest.raises(ValueError, match="is not a results file of this version"):
         results.read_results(path)
+    path.write_text(json.dumps(good))
+    assert results.read_results(path) == good
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
@@ -78,6 +102,15 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
         results.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_have_the_usual_permissions(tmp_path):
+    before = os.umask(0o077)
+    try:
+        results.write_whole(tmp_path / "file", b"")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_manifest_says_where_it_was(tmp_path):

@@ -77,14 +77,19 @@ def test_truth_values_are_numbers(table):
         ),
         (ROWS, ("school", "grade"), r"target must name a column .*\(school, hours, sex, score\)"),
         (ROWS, ("school", "sex"), "target must name a column of numbers, got 'sex', .* 'F'"),
-        (ROWS, ("score", "score"), "must name different columns"),
-        ("a,a,b\n1,2,3\n", ("a", "b"), "got 'a', which is two"),
+        (ROWS, ("score", "score"), "must differ, got 'score' twice"),
+        ("a,a,b\n1,2,3\n", ("a", "b"), "must not have several columns of one name, got 'a' twice"),
+        ("t,a,a,y\n1,2,3,4\n", ("t", "y"), "several columns of one name, got 'a' twice"),
+        ("t,s=F,s,y\n1,2,F,4\n", ("t", "y"), "'s=F' must not be named as a value of 's'"),
+        ("t,s=F,s,y\n1,2,F,4\n", ("t", "s=F"), "'s=F' must not be named as a value of 's'"),
+        (",".join(f"c{k}" for k in range(99)) + "\n", ("t", "y"), r"c19, and 79 more\)"),
+        ("t,x,y\n1,\u00e9,2\n".encode("latin-1"), ("t", "y"), "'x' must hold UTF-8 text"),
         ("", ("a", "b"), "is empty; wanted a table"),
         ("\n \n", ("a", "b"), "is empty; wanted a table"),
         ("a,b,c\n", ("a", "b"), "must have rows, got a header only"),
         ("a,b\n1,2\n", ("a", "b"), "must have a column to learn from"),
         ("a,b,c\n1,2\n1,2,3\n", ("a", "b"), "cannot be read as a CSV table: .*Expected 3 columns"),
-        (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", ("a", "b"), "cannot be read as a CSV table|must name"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", ("a", "b"), "cannot be read as a CSV table: 'utf-8'"),
         (b"PAR1 is not all", ("a", "b"), "cannot be read as a Parquet table"),
         ("t,x,y\n1,,1\n1,2,2\n1,NA,3\n", ("t", "y"), "'x' must have no missing .* 2, in rows 1, 3"),
         ("t,x,y\n1,nan,1\n1,2,2\n", ("t", "y"), "column 'x' must have no missing values, got 1"),
@@ -98,6 +103,17 @@ def test_what_is_wrong_is_said_in_a_sentence(table, content, columns, message):
     with pytest.raises(ValueError, match=message) as error:
         read_tasks(table(content), *columns)
     assert "\n" not in str(error.value)
+
+
+def test_a_column_can_be_used_once(table):
+    for choice in ({"features": ["hours", "hours"]}, {"features": ["sex"], "drop": ["sex"]}):
+        with pytest.raises(ValueError, match=r"must differ, got '\w+' twice"):
+            read_tasks(table(ROWS), "school", "score", **choice)
+
+
+def test_separators_are_looked_for_outside_of_quotes(table):
+    content = '\n"the, task";"a, b, c, d";"y"\n1;2;3\n'
+    assert read_tasks(table(content), "the, task", "y").feature_names == ("a, b, c, d",)
 
 
 def test_names_are_not_categories(table):
