@@ -31,6 +31,11 @@ def is_ready(array: Any) -> bool:
     return type(array) is _ndarray and array.dtype is _FLOAT64 and array.flags.carray
 
 
+def writable(array: Any) -> Any:
+    """The array, copied if it is one that cannot be written to, as those of a TaskSet are."""
+    return array.copy() if type(array) is _ndarray and not array.flags.writeable else array
+
+
 def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
     """Whether kernels take the task as it is, but for values that may not be finite.
 

@@ -25,6 +25,7 @@ from fastltl.validation import (
     check_positive,
     check_target,
     is_ready_task,
+    writable,
 )
 
 AVERAGINGS = ("uniform", "last")
@@ -112,7 +113,7 @@ class OnlineLearner(RepresentationLearner):
         self._after_task()
         return self
 
-    def _learn_at_once(self, X: npt.ArrayLike, y: npt.ArrayLike) -> bool:
+    def _learn_at_once(self, X: Any, y: Any) -> bool:
         """Learn from a task that needs no preparation, if there is a short way to."""
         return False
 
@@ -268,18 +269,19 @@ class OnlineLTL(OnlineLearner):
         self.averaging = averaging
         self.fit_intercept = fit_intercept
 
-    def _learn_at_once(self, X: npt.ArrayLike, y: npt.ArrayLike) -> bool:
+    def _learn_at_once(self, X: Any, y: Any) -> bool:
         """The express lane: a small task as kernels want it, in the midst of a run.
 
         A task that the kernel refuses has changed nothing, and meets its error in the other lane.
         """
+        X, y = writable(X), writable(y)
         return (
             "_run" in self.__dict__
             and self._settings() == self._run_settings
             and is_ready_task(X, y, self.n_features_in_)
             and not (self.fit_intercept or self._warns_of_arrays)
-            and not may_thread(*X.shape)  # type: ignore[union-attr]
-            and self._run.learn(X, y)  # type: ignore[arg-type]
+            and not may_thread(*X.shape)
+            and self._run.learn(X, y)
         )
 
     def _new_run(self, d: int) -> Run:
