@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -76,7 +77,12 @@ def compare(options: argparse.Namespace) -> None:
         options.file, options.task, options.target, options.features, options.drop
     )
     comparison.usable_tasks(tasks)
-    about = f"{Path(options.file).name}: tasks by {options.task}, target {options.target}."
+    names = tasks.feature_names or ()
+    features = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    about = (
+        f"{Path(options.file).name}: tasks by {options.task}, target {options.target}, features "
+        f"{features}."
+    )
     print(about, flush=True)
     _compile()
     found = comparison.compare(tasks, options.seed, not options.no_scale, options.jobs)
@@ -196,10 +202,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--task", required=True, metavar="COL", help="column of the tasks")
     command.add_argument("--target", required=True, metavar="COL", help="column to predict")
     command.add_argument(
-        "--features", nargs="+", metavar="COL", help="columns to learn from (default: all others)"
+        "--features",
+        nargs="+",
+        action="extend",
+        metavar="COL",
+        help="columns to learn from (default: all others)",
     )
     command.add_argument(
-        "--drop", nargs="+", default=(), metavar="COL", help="columns to leave out"
+        "--drop", nargs="+", action="extend", default=[], metavar="COL", help="columns to leave out"
     )
     command.add_argument(
         "--no-scale", action="store_true", help="leave the features on the scales they have"
@@ -213,7 +223,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Runs the paper's experiments: Figure 1 (grid), Figure 2 (stream), Table 1 "
         "(timing), Figure 3 (schools). Interrupted, the same command goes on where it was.",
     )
-    command.add_argument("what", choices=(*EXPERIMENTS, "all"), help="which of them")
+    choices = (*EXPERIMENTS, "all")
+    command.add_argument("what", choices=choices, metavar="|".join(choices), help="which of them")
     command.add_argument("--quick", action="store_true", help="less of each, in a few minutes")
     command.add_argument(
         "--trials", type=_count, metavar="N", help="trials (default: 10, of schools 20, timing 3)"
@@ -255,6 +266,7 @@ def _add_common(command: argparse.ArgumentParser, folder: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command."""
     options = _parser().parse_args(arguments)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
     try:
         options.run(options)
     except KeyboardInterrupt:
@@ -267,6 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"fastltl {options.command}: {_one_line(error)}", file=sys.stderr)
         return 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 

@@ -235,7 +235,8 @@ def gain_interval(errors: Array, baseline: Array, level: float, seed: int) -> li
         moved = deviations > 0
         deviates.append((gains[moved] - gain) / deviations[moved])
     low, high = np.quantile(np.concatenate([*deviates, [0.0]]), [(1 - level) / 2, (1 + level) / 2])
-    return [float(gain - high * deviation), float(gain - low * deviation)]
+    # An error falls by 100 % at the most.
+    return [float(gain - high * deviation), min(100.0, float(gain - low * deviation))]
 
 
 def _gain_and_deviation(errors: Array, baseline: Array) -> tuple[Array, Array]:
@@ -281,7 +282,7 @@ def verdict(methods: Sequence[dict[str, Any]], n_tasks: int) -> dict[str, str]:
     best = max(sure or sharing, key=lambda row: float(row["gain"]))
     low, high = best["strict_interval"]
     sentence = (
-        f"{opening}: {best['method']} {_verb(best['gain'])} the error on unseen tasks by "
+        f"{opening}: {best['method']} {_verb(best['gain'])} the error on held-out tasks by "
         f"{abs(best['gain']):.1f} % against ridge regression on each alone (95 % interval of the "
         f"gain, widened for {len(sharing)} methods: {low:.1f} to {high:.1f} %)."
     )

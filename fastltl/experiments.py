@@ -83,6 +83,9 @@ def compile_kernels() -> None:
         D = path.fit(tasks).representations_[0]
         OnlineLTL(geometry=geometry, step=step, fit_intercept=True).fit(tasks).transform(X)
     MTL(fit_intercept=True).fit(tasks)
+    objective = tasks.mean_objective(True, False, 1)
+    objective.value_and_gradient(np.eye(3))
+    objective.curvature(np.eye(3))  # of which so small a fit has no need
     ITL().fit(tasks).adapt(X, y)
     for formula in (representation.task_loss, representation.task_gradient):
         formula(D, X, y)

@@ -123,6 +123,7 @@ def _gains(results: Results) -> Picture:
             fontsize=9,
         )
     axes.axvline(0, color=INK, linewidth=1)
+    axes.margins(x=0.12)
     axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
     axes.set_ylim(-0.5, len(rows) - 0.3)
     axes.grid(axis="x")
@@ -152,6 +153,7 @@ def _learning(results: Results) -> Picture:
             fontsize=9,
         )
     axes.axhline(0, color=INK, linewidth=1)
+    axes.margins(y=0.15)
     axes.set_xscale("log")
     _plain_ticks(axes, tasks)
     axes.grid(axis="y")

@@ -72,6 +72,7 @@ def write_reproduction(all_results: Sequence[Results], out: Path) -> Path:
         pictures += own
         title, text = _EXPERIMENTS[results["manifest"]["experiment"]]
         trials = results["manifest"]["parameters"]["trials"]
+        text += " A quick run, of less than the whole." * results["manifest"]["parameters"]["quick"]
         text += f" Means of {trials} trials." if trials > 1 else " One trial."
         sections.append(
             Section(

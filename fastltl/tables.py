@@ -84,6 +84,9 @@ def _read(path: Path) -> Any:
     content = path.read_bytes()  # once, as a pipe can be read only once
     if not content.strip():
         raise ValueError(f"{path} is empty; wanted a table.")
+    for start, packed in ((b"PK\x03\x04", "an Excel workbook or zip file"), (b"\x1f\x8b", "gzip")):
+        if content.startswith(start):
+            raise ValueError(f"{path} must be CSV or Parquet, got {packed}: save it as CSV.")
     kind = "Parquet" if content.startswith(b"PAR1") else "CSV"
     try:
         if kind == "Parquet":
@@ -166,15 +169,15 @@ def _categories(column: Any, name: str) -> dict[str, Array]:
         raise ValueError(f"column {name!r} must hold UTF-8 text, got other bytes.")
     if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
         raise ValueError(
-            f"column {name!r} must hold numbers or text to be a feature, got {column.type}: leave "
-            "it out."
+            f"column {name!r} must hold numbers or text to be a feature, got {column.type}: drop "
+            "it."
         )
     values = np.array(column.to_pylist(), dtype=str)
     distinct = len(np.unique(values))
     if distinct > MOST_CATEGORIES:
         raise ValueError(
             f"column {name!r} must hold at most {MOST_CATEGORIES} different texts to be a "
-            f"category, got {distinct}, such as {values[0]!r}: leave it out."
+            f"category, got {distinct}, such as {str(values[0])!r}: drop it."
         )
     return indicators(values, name)
 

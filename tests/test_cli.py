@@ -31,7 +31,10 @@ def test_version(capsys):
         (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
         (["demo", "--jobs", "0"], "--jobs: wanted a whole number from 1 up, got '0'"),
         (["compare", "x.csv", "--task", "t"], "the following arguments are required: --target"),
-        (["reproduce", "figure"], "argument what: invalid choice: 'figure'"),
+        (
+            ["reproduce", "figure"],
+            "schools|all: invalid choice: 'figure'",
+        ),
         (["reproduce", "grid", "--trials", "-3"], "--trials: "),
     ],
 )
@@ -93,7 +96,8 @@ def test_compare_prints_the_table_and_the_verdict_and_writes_the_report(table, c
         (None, ["--task", "store"], "task must name a column"),
         (None, ["--target", "kind"], "target must name a column of numbers, got 'kind'"),
         (None, ["--features", "height"], "features must name a column"),
-        (None, ["--drop", "size", "kind"], "must have a column to learn from"),
+        (None, ["--drop", "size", "--drop", "kind"], "must have a column to learn from"),
+        ("PK\3\4", [], "must be CSV or Parquet, got an Excel workbook or zip file"),
         ("", [], "is empty"),
         ("shop,size,sales\n1,2,3\n1,3,4\n1,4,5\n1,5,6\n", [], "at least 4 tasks with 4 samples"),
         ("shop,size,sales\n1,2,3\n1,,4\n", [], "'size' must have no missing values, got 1"),
@@ -215,6 +219,7 @@ def test_warmup_leaves_nothing_to_compile(capsys):
     compiled = {name for name, kernel in vars(kernels).items() if hasattr(kernel, "signatures")}
     entries = [name for name in compiled if getattr(kernels, name).signatures]
     assert {"learn_euclidean", "learn_entropic", "objectives", "follow_duals"} <= set(entries)
+    assert "factor_changes" in entries
     before = {name: len(getattr(kernels, name).signatures) for name in compiled}
     tasks = fastltl.TaskSet([(np.ones((2, 3)), np.ones(2)), (np.ones((4, 3)), np.ones(4))])
     for learner in (fastltl.OnlineLTL(), fastltl.BatchLTL(), fastltl.MTL(), fastltl.ITL()):
