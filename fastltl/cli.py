@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -55,7 +55,7 @@ def _folder(text: str) -> Path:
 
 def demo(options: argparse.Namespace) -> None:
     """Compare methods on synthetic tasks and write the report."""
-    from fastltl import experiments, report  # noqa: F401  (missing packages are missed now)
+    from fastltl import comparison, experiments, report  # noqa: F401  (missing packages are missed now)
 
     tasks = experiments.DEMO
     about = (
@@ -64,7 +64,7 @@ def demo(options: argparse.Namespace) -> None:
         f"{tasks['n_features'] // 2}."
     )
     print(about, flush=True)
-    _compile()
+    _compile(comparison.compile_comparison)
     found = experiments.demo(options.seed, options.jobs)
     _show_comparison(found, "Does sharing help?", about, options.out)
 
@@ -84,7 +84,7 @@ def compare(options: argparse.Namespace) -> None:
         f"{features}."
     )
     print(about, flush=True)
-    _compile()
+    _compile(comparison.compile_comparison)
     found = comparison.compare(tasks, options.seed, not options.no_scale, options.jobs)
     _show_comparison(found, f"Does sharing help? {Path(options.file).name}", about, options.out)
 
@@ -99,7 +99,7 @@ def reproduce(options: argparse.Namespace) -> None:
         print("Without schools: neither --schools nor FASTLTL_SCHOOLS names schoolData.mat.")
     if "schools" in names:
         experiments.schools_tasks(options.schools)  # a file that will not do is named now
-    _compile()
+    _compile(experiments.compile_kernels)
     computed = []
     for name in names:
         found = experiments.reproduce(
@@ -118,11 +118,9 @@ def reproduce(options: argparse.Namespace) -> None:
     print(f"\nReport: {report.write_reproduction(computed, options.out)}")
 
 
-def _compile() -> None:
-    from fastltl import experiments
-
+def _compile(kernels: Callable[[], None]) -> None:
     print("Compiling, which takes about a minute the first time ...", file=sys.stderr, flush=True)
-    experiments.compile_kernels()
+    kernels()
 
 
 def _show_comparison(found: Results, title: str, about: str, out: Path) -> None:

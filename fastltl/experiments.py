@@ -20,10 +20,10 @@ from scipy import stats
 
 from fastltl import reference, representation
 from fastltl.candidates import LAMS
-from fastltl.comparison import compare
+from fastltl.comparison import compare, compile_comparison
 from fastltl.datasets import load_schools, make_environment
 from fastltl.evaluation import relative_improvement
-from fastltl.learners.batch import MTL, BatchLTL
+from fastltl.learners.batch import BatchLTL
 from fastltl.learners.independent import ITL
 from fastltl.learners.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
@@ -82,10 +82,7 @@ def compile_kernels() -> None:
         )
         D = path.fit(tasks).representations_[0]
         OnlineLTL(geometry=geometry, step=step, fit_intercept=True).fit(tasks).transform(X)
-    MTL(fit_intercept=True).fit(tasks)
-    objective = tasks.mean_objective(True, False, 1)
-    objective.value_and_gradient(np.eye(3))
-    objective.curvature(np.eye(3))  # of which so small a fit has no need
+    compile_comparison()
     ITL().fit(tasks).adapt(X, y)
     for formula in (representation.task_loss, representation.task_gradient):
         formula(D, X, y)
