@@ -22,8 +22,8 @@ from fastltl.results import Results
 NEARLY_ALL, NEARLY_NONE = 0.9, 0.1
 #: Online LTL is as good as batch LTL if it has this share of its gain.
 COMPARABLE = 0.8
-#: A gain in percent that counts on the grid: ITL and online LTL try representations of different
-#: traces, so that results that are the same but for the choice of lam differ by half of that.
+#: A gain in percent that counts on the grid. ITL and online LTL try representations of different
+#: traces, so that results that are the same but for the choice of lam differ by about as much.
 WORTH = 1.0
 #: How many times faster is clearly faster.
 CLEARLY = 1.5

@@ -219,18 +219,20 @@ def _methods(folds: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
         }
         if method != ALONE:
             row["gain"] = relative_improvement(errors, baseline)
-            row["interval"] = gain_interval(errors, baseline, 0.95, seed)
-            # That one of the intervals of all who share misses the truth by chance is to be as
-            # unlikely as it is for one.
-            row["strict_interval"] = gain_interval(errors, baseline, 1 - 0.05 / len(SHARING), seed)
+            # Strict: that one of the intervals of all who share misses the truth by chance is to
+            # be as unlikely as it is for one.
+            levels = (0.95, 1 - 0.05 / len(SHARING))
+            row["interval"], row["strict_interval"] = gain_intervals(errors, baseline, levels, seed)
             same = np.isclose(errors, baseline, rtol=1e-9, atol=0.0)
             row["wins"] = float(np.where(same, 0.5, errors < baseline).mean())
         rows.append(row)
     return rows
 
 
-def gain_interval(errors: Array, baseline: Array, level: float, seed: int) -> list[float]:
-    """Interval of the relative improvement, in percent, by resampling the tasks.
+def gain_intervals(
+    errors: Array, baseline: Array, levels: Sequence[float], seed: int
+) -> list[list[float]]:
+    """Intervals of the relative improvement, in percent, by resampling the tasks.
 
     Bootstrap-t: quantiles of (gain* - gain) / deviation* over the resamples, times the deviation.
     Where tasks are few and some errors large, it holds the truth more often than quantiles of
@@ -239,15 +241,19 @@ def gain_interval(errors: Array, baseline: Array, level: float, seed: int) -> li
     random, n = np.random.default_rng(seed), len(errors)
     gain, deviation = _gain_and_deviation(errors, baseline)
     at_once = max(1, RESAMPLED_AT_ONCE // n)
-    deviates = []
+    deviates = [np.zeros(1)]
     for start in range(0, RESAMPLES, at_once):
         drawn = random.integers(n, size=(min(at_once, RESAMPLES - start), n))
         gains, deviations = _gain_and_deviation(errors[drawn], baseline[drawn])
         moved = deviations > 0
         deviates.append((gains[moved] - gain) / deviations[moved])
-    low, high = np.quantile(np.concatenate([*deviates, [0.0]]), [(1 - level) / 2, (1 + level) / 2])
-    # An error falls by 100 % at the most.
-    return [float(gain - high * deviation), min(100.0, float(gain - low * deviation))]
+    intervals = []
+    for level in levels:
+        low, high = np.quantile(np.concatenate(deviates), [(1 - level) / 2, (1 + level) / 2])
+        # An error falls by 100 % at the most.
+        ends = float(gain - high * deviation), min(100.0, float(gain - low * deviation))
+        intervals.append(list(ends))
+    return intervals
 
 
 def _gain_and_deviation(errors: Array, baseline: Array) -> tuple[Array, Array]:

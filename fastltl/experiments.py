@@ -1,4 +1,4 @@
-"""The paper's experiments: cells to compute, their summary, and what it says of the claims.
+"""The paper's experiments: cells to compute, and their summary.
 
 An experiment is a list of cells, each computed from nothing but what it says; their summary is
 means over trials with 95 % intervals. Nothing here draws or prints.
@@ -353,16 +353,19 @@ def _timing_cell(cell: Cell) -> Row:
     compile_kernels()
     with one_blas_thread():
         return {
-            method: float(np.median([_seconds(run) for _ in range(1 if is_long else 9)]))
+            method: _seconds(run, repeats=1 if method.startswith(BATCH) else 9)
             for method, run in _timed_runs(tasks).items()
-            for is_long in [method.startswith(BATCH)]
         }
 
 
-def _seconds(run: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+def _seconds(run: Callable[[], None], repeats: int) -> float:
+    """Median over repeats, which short runs need."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
 
 
 def _timed_runs(tasks: TaskSet) -> dict[str, Callable[[], None]]:

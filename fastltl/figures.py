@@ -130,7 +130,7 @@ def _gains(results: Results) -> Picture:
     axes.set_axisbelow(True)
     said = ", ".join(f"{row['method']} {row['gain']:+z.1f} %" for row in rows[::-1])
     return Picture(
-        "gains", figure, f"Change of the error on unseen tasks, with 95 % intervals: {said}."
+        "gains", figure, f"Change of the error on held-out tasks, with 95 % intervals: {said}."
     )
 
 

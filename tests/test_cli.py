@@ -48,6 +48,11 @@ def test_a_mistake_gets_one_line_and_exit_status_2(arguments, message, capsys):
     assert err.count("\n") == 1
 
 
+def test_the_command_knows_all_experiments():
+    """It names them itself, so that help is shown without loading them."""
+    assert tuple(experiments.EXPERIMENTS) == cli.EXPERIMENTS
+
+
 def test_every_command_has_help(capsys):
     for command in ("demo", "compare", "reproduce", "info", "warmup"):
         with pytest.raises(SystemExit) as stop:
