@@ -13,24 +13,38 @@ Notation, for a task (X, y) of n samples in R^d and a representation D::
 The gradient has rank two, so M is factorised once and neither M^-1 nor S is ever formed.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
+
+from fastltl.lapack import (
+    IS_DIRECT,
+    add_gram,
+    apply,
+    apply_symmetric,
+    apply_transposed,
+    cholesky,
+    cholesky_solve,
+    compiled,
+    eigh,
+    multiply,
+    multiply_transposed,
+    secular_root,
+    svd,
+    transposed_multiply,
+    triangularise,
+)
 
 EPS = float(np.finfo(np.float64).eps)
 
 #: A gradient of smaller norm has lost digits to underflow, and counts as zero.
 SMALLEST_NORM = float(np.finfo(np.float64).tiny) / EPS
 
-#: A rank-two update in the span of known eigenvectors costs less than a full
-#: eigen-decomposition while that span stays below this fraction of the whole space.
-LOW_RANK_FRACTION = 0.8
+#: Leave eigenvectors for the iterate itself only if this many more steps like the one at hand
+#: could be certified.
+CERTIFIED_STEPS = 10
 
-#: Eigenvectors updated in place lose a few rounding errors of orthogonality a task: start over
-#: from the matrix itself this often.
-REFRESH_EVERY = 256
+#: An update of k kept eigenvectors makes errors of sqrt(k) roundings or less, relative to the
+#: matrix; when their sum comes to this, it is time to mend what is kept.
+MOST_DRIFT = 1e-12
 
 #: Rows of X are taken for dependent, or the dual matrix M for ill-conditioned, if a pivot of the
 #: Cholesky decomposition of XX', or of M, falls below this fraction of the largest entry.
@@ -51,7 +65,12 @@ RECORD = np.dtype(
         ("step", np.float64),  # the latest gamma_t, or eta_t
         ("step_cost", np.float64),  # sum gamma_t ||G_t||^2
         ("rank", np.int64),  # how many rows of `vectors` are eigenvectors, -1 if not known
+        ("rest", np.float64),  # the iterate's eigenvalue where they are zero
+        ("drift", np.float64),  # a bound on the rounding errors in what is kept
         ("floor", np.float64),  # a lower bound on the smallest eigenvalue of the iterate
+        ("rest_total", np.float64),  # sum of `rest` over the iterates added to a total
+        ("n_added", np.int64),  # how many rows wait in the buffer to be added to the total
+        ("n_subtracted", np.int64),  # and to be subtracted
     ],
     align=True,
 )
@@ -65,14 +84,6 @@ MEETING = np.dtype(
         ("shift", np.float64),  # subtracted from the diagonal after it, NaN if more was done
     ]
 )
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile without the GIL, and keep the machine code on disk where a folder can be written."""
-    try:
-        return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # Numba found no writable place for its cache
-        return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 # Small linear algebra -----------------------------------------------------------------------
@@ -95,19 +106,35 @@ def add_rank_two(A, a, b, c):
 
 
 @compiled
-def cholesky_solve(L, y):
-    """Solve L L' x = y, reading L by rows only."""
-    x = np.empty_like(y)
-    for i in range(x.size):
-        rest = y[i]
-        for j in range(i):
-            rest -= L[i, j] * x[j]
-        x[i] = rest / L[i, i]
-    for i in range(x.size - 1, -1, -1):
-        x[i] /= L[i, i]
-        for j in range(i):
-            x[j] -= L[i, j] * x[i]
+def solve(L, y):
+    """(L L')^-1 y."""
+    x = y.copy()
+    cholesky_solve(L, x)
     return x
+
+
+@compiled
+def product(A, x):
+    """A x."""
+    y = np.empty(A.shape[0])
+    apply(A, x, y)
+    return y
+
+
+@compiled
+def transposed_product(A, x):
+    """A'x."""
+    y = np.empty(A.shape[1])
+    apply_transposed(A, x, y)
+    return y
+
+
+@compiled
+def outer_gram(A, B):
+    """A B'."""
+    C = np.empty((A.shape[0], B.shape[0]))
+    multiply_transposed(A, B, C)
+    return C
 
 
 @compiled
@@ -118,15 +145,14 @@ def compress(X, y):
     It is cheaper, and keeps the digits that the n x n form of M loses. Other tasks stay
     as they are; values that are not finite give NaN.
     """
-    if X.shape[0] <= X.shape[1]:
+    n, d = X.shape
+    if n <= d:
         return X, y, 0.0
     if not all_finite(X):
-        d = X.shape[1]
         return np.full((d, d), np.nan), np.full(d, np.nan), np.nan
-    Q, R = np.linalg.qr(X)
-    z = np.dot(np.ascontiguousarray(Q.T), y)
-    misfit = y - np.dot(np.ascontiguousarray(Q), z)
-    return np.ascontiguousarray(R), z, np.dot(misfit, misfit)
+    R, z = X.copy(), y.copy()
+    triangularise(R, z)
+    return R[:d], z[:d], np.dot(z[d:], z[d:])
 
 
 @compiled
@@ -147,35 +173,29 @@ def add_to_diagonal(A, c):
 
 @compiled
 def factorise(A):
-    """The Cholesky factor of A and its largest entry, which is on the diagonal.
+    """Replace the lower triangle of A by its Cholesky factor; returns the largest entry of A.
 
-    The factor is NaN if A is not finite, or singular to rounding.
+    The factor is NaN if A is singular to rounding or not finite. Modified in place: A.
     """
-    if not all_finite(A):
-        return np.full(A.shape, np.nan), np.nan
     largest = 0.0
     for i in range(A.shape[0]):
-        largest = max(largest, A[i, i])
-    try:
-        return np.linalg.cholesky(A), largest
-    except Exception:  # a LinAlgError, which Numba can catch under no narrower name
-        return np.full(A.shape, np.nan), largest
+        largest = max(largest, A[i, i])  # which is on the diagonal
+    if not (all_finite(A) and cholesky(A)):
+        A[:] = np.nan
+    return largest
 
 
 @compiled
 def dual_matrix(D, X):
     """X D X'."""
-    return np.dot(X, np.dot(D, X.T))
+    XD = np.empty(X.shape)
+    multiply(X, D, XD)
+    return outer_gram(XD, X)
 
 
 @compiled
-def dual_factor(D, X, n):
-    """The Cholesky factor of M = X D X' + n I, NaN if there is none, and M's largest entry.
-
-    M is finite if and only if X is and the products do not overflow, so that one look at M
-    spares another at X.
-    """
-    M = dual_matrix(D, X)
+def factorise_dual(M, n):
+    """`factorise` M = X D X' + n I, given X D X'. Modified in place: M."""
     add_to_diagonal(M, n)
     return factorise(M)
 
@@ -199,17 +219,18 @@ def truncate(X, y, misfit):
     those with values that are not finite, stay as they are.
     """
     n, d = X.shape
-    L, largest = factorise(np.dot(X, X.T))
+    L = outer_gram(X, X)
+    largest = factorise(L)
     if not (all_finite(X) and has_small_pivot(L, SMALLEST_PIVOT_OF_GRAM * largest)):
         return X, y, misfit
-    U, s, Vt = np.linalg.svd(X, False)
+    U, s, Vt = svd(X.copy())
     rank = max(1, np.sum(s > max(n, d) * EPS * s[0]))
     R = np.empty((rank, d))
     for i in range(rank):
         R[i] = s[i] * Vt[i]
     U = np.ascontiguousarray(U[:, :rank])
-    z = np.dot(y, U)
-    rest = y - np.dot(U, z)
+    z = transposed_product(U, y)
+    rest = y - product(U, z)
     return R, z, misfit + np.dot(rest, rest)
 
 
@@ -218,10 +239,12 @@ def dual_form(D, X, y):
     """(R, z, misfit, L): the task compressed, truncated if need be, and the factor of its M."""
     n = y.size
     R, z, misfit = compress(X, y)
-    L, largest = dual_factor(D, R, n)
+    L = dual_matrix(D, R)
+    largest = factorise_dual(L, n)
     if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
         R, z, misfit = truncate(R, z, misfit)
-        L, _ = dual_factor(D, R, n)
+        L = dual_matrix(D, R)
+        factorise_dual(L, n)
     return R, z, misfit, L
 
 
@@ -242,23 +265,26 @@ def centre(X, y):
 def ridge_weights(D, X, y):
     """w = D X' M^-1 y, the minimiser of |y - Xw|^2 / n + w' D^+ w over the range of D."""
     R, z, _, L = dual_form(D, X, y)
-    return np.dot(D, np.dot(cholesky_solve(L, z), R))
+    return product(D, transposed_product(R, solve(L, z)))
 
 
 @compiled
 def features(D, X):
     """X D^(1/2), with the symmetric root of D."""
-    values, vectors = np.linalg.eigh(D)
-    roots = np.sqrt(np.maximum(values, 0.0))
-    return np.dot(X, compose(np.ascontiguousarray(vectors.T), roots, 0.0))
+    vectors, values = D.copy(), np.empty(D.shape[0])
+    eigh(vectors, values)
+    XR = np.empty(X.shape)
+    multiply(X, compose(vectors, np.sqrt(np.maximum(values, 0.0)), 0.0), XR)
+    return XR
 
 
 @compiled
 def dual_loss_and_factors(R, z, misfit, L, n):
     """`loss_and_factors` of a task in its dual form."""
-    u = cholesky_solve(L, z)
-    v = cholesky_solve(L, u)
-    return n * np.dot(u, u) + misfit / n, np.dot(u, R), n * np.dot(v, R)
+    u = solve(L, z)
+    v = solve(L, u)
+    loss = n * np.dot(u, u) + misfit / n
+    return loss, transposed_product(R, u), transposed_product(R, n * v)
 
 
 @compiled
@@ -273,7 +299,7 @@ def task_loss(D, X, y):
     """L(D) = n |M^-1 y|^2, the mean squared training error of the ridge weights."""
     n = y.size
     _, z, misfit, L = dual_form(D, X, y)
-    u = cholesky_solve(L, z)
+    u = solve(L, z)
     return n * np.dot(u, u) + misfit / n
 
 
@@ -321,9 +347,9 @@ def compose(vectors, values, rest):
     """sum_i values_i v_i v_i' + rest (I - sum_i v_i v_i'), the v_i being the rows of `vectors`."""
     scaled = np.empty(vectors.shape)
     for i in range(vectors.shape[0]):
-        for j in range(vectors.shape[1]):
-            scaled[i, j] = (values[i] - rest) * vectors[i, j]
-    A = np.dot(scaled.T, vectors)
+        scaled[i] = (values[i] - rest) * vectors[i]
+    A = np.empty((vectors.shape[1], vectors.shape[1]))
+    transposed_multiply(scaled, vectors, A)
     mirror(A)
     add_to_diagonal(A, rest)
     return A
@@ -332,11 +358,12 @@ def compose(vectors, values, rest):
 @compiled
 def project(Q, radius):
     """The nearest D to Q, in Frobenius norm, with D PSD and tr D <= radius."""
-    values, vectors = np.linalg.eigh(Q)
+    vectors, values = Q.copy(), np.empty(Q.shape[0])
+    eigh(vectors, values)
     kept = soft_threshold(values, radius)
     if np.array_equal(kept, values):
         return Q.copy()
-    return compose(np.ascontiguousarray(vectors.T), kept, 0.0)
+    return compose(vectors, kept, 0.0)
 
 
 @compiled
@@ -356,84 +383,192 @@ def soften(values, n_rest, eta, radius):
 @compiled
 def entropic_iterate(S, eta, radius):
     """D = radius exp(eta S) / (tr exp(eta S) + 1)."""
-    values, vectors = np.linalg.eigh(S)
+    vectors, values = S.copy(), np.empty(S.shape[0])
+    eigh(vectors, values)
     weights, _ = soften(values, 0, eta, radius)
-    return compose(np.ascontiguousarray(vectors.T), weights, 0.0)
+    return compose(vectors, weights, 0.0)
 
 
 # Kept eigen-decompositions ------------------------------------------------------------------
+#
+# A = sum_i values_i v_i v_i' + rest (I - sum_i v_i v_i') is kept as its first `rank` eigenvectors,
+# which are rows of `vectors`, and its eigenvalues: those from values[rank] on are all `rest`.
 
 
 @compiled
-def decompose(A, vectors, values):
-    """Store A = sum_i values_i v_i v_i' with the v_i as rows, and return the rank d.
-
-    `vectors` and `values` are modified in place.
-    """
-    w, V = np.linalg.eigh(A)
-    values[:] = w
-    vectors[:] = V.T
-    return w.size
-
-
-@compiled
-def extend_basis(vectors, rank, a):
+def extend_basis(vectors, rank, a, coordinates):
     """Coordinates of a in the orthonormal rows vectors[:rank], grown by one row if a needs it.
 
-    Returns the new rank and the rank + 1 coordinates, of which the last is zero if no row was
-    added. Two passes of Gram-Schmidt keep the rows orthonormal to rounding. `vectors` is
-    modified in place.
+    Returns the new rank. Two passes of Gram-Schmidt keep the rows orthonormal to rounding.
+    `vectors` and `coordinates`, which has room for rank + 1, are modified in place.
     """
     basis = vectors[:rank]
-    coordinates = np.zeros(rank + 1)
-    rest = a.copy()
-    for _ in range(2):
-        along = np.dot(basis, rest)
-        rest -= np.dot(along, basis)
-        coordinates[:rank] += along
+    coordinates[:rank] = product(basis, a)
+    if rank == a.size:
+        return rank
+    rest = a - transposed_product(basis, coordinates[:rank])
+    again = product(basis, rest)
+    coordinates[:rank] += again
+    rest -= transposed_product(basis, again)
     length = np.sqrt(np.dot(rest, rest))
-    if rank == a.size or length <= a.size * EPS * np.sqrt(np.dot(a, a)):
-        return rank, coordinates
+    if length <= a.size * EPS * np.sqrt(np.dot(a, a)):
+        return rank
     vectors[rank] = rest / length
     coordinates[rank] = length
-    return rank + 1, coordinates
+    return rank + 1
 
 
 @compiled
 def rank_two_update(vectors, values, rank, a, b, c):
-    """Eigen-decomposition of A + c (a b' + b a') from that of A = sum_i values_i v_i v_i'.
+    """Eigen-decomposition of A + c (a b' + b a') from that of A.
 
-    The sum lives in the span of the v_i, a and b, so a problem of size rank + 2 has all its
-    nonzero eigenvalues. Returns the new rank. `vectors` and `values` are modified in place.
+    The sum differs from `rest` times the identity in the span of the v_i, a and b alone. With a
+    and b of unit length there, a b' + b a' = (p p' - q q') / 2 for p = a + b and q = a - b: two
+    updates of rank one. Returns the new rank. `vectors` and `values` are modified in place.
     """
-    grown, alpha = extend_basis(vectors, rank, a)
-    size, beta = extend_basis(vectors, grown, b)
-    small = np.zeros((size, size))
-    for i in range(rank):
-        small[i, i] = values[i]
-    for i in range(size):
-        for j in range(size):
-            alpha_i = alpha[i] if i < grown else 0.0
-            alpha_j = alpha[j] if j < grown else 0.0
-            small[i, j] += c * (alpha_i * beta[j] + beta[i] * alpha_j)
-    w, V = np.linalg.eigh(small)
-    values[:size] = w
-    vectors[:size] = np.dot(V.T, vectors[:size])
+    alpha, beta = np.zeros(rank + 2), np.zeros(rank + 2)
+    grown = extend_basis(vectors, rank, a, alpha)
+    size = extend_basis(vectors, grown, b, beta)
+    alpha, beta = alpha[:size], beta[:size]
+    rotation = np.eye(size)
+    new = values[:size].copy()
+    a_length, b_length = np.sqrt(np.dot(alpha, alpha)), np.sqrt(np.dot(beta, beta))
+    half = 0.5 * c * a_length * b_length
+    p, q = alpha / a_length + beta / b_length, alpha / a_length - beta / b_length
+    if not (
+        IS_DIRECT
+        and rank_one_update(new, rotation, p, half)
+        and rank_one_update(new, rotation, product(rotation, q), -half)
+    ):
+        rotation = np.diag(values[:size])
+        add_rank_two(rotation, alpha, beta, c)
+        eigh(rotation, new)
+    values[:size] = new
+    rotated = np.empty((size, a.size))
+    multiply(rotation, vectors[:size], rotated)
+    vectors[:size] = rotated
     return size
 
 
 @compiled
-def keep(vectors, values, rank, cut):
-    """Move the eigenpairs larger than `cut` in size to the front, and count them.
+def rank_one_update(values, vectors, z, rho):
+    """Eigen-decomposition of diag(values) + rho z z', applied to the rows of `vectors`.
+
+    The new eigenvalues are the roots r_j of the secular equation 1 + rho sum z_i^2 / (d_i - r) = 0
+    in the old ones, d. With the z for which the computed roots are exact (Gu and Eisenstat),
+
+        z_i^2 = (r_i - d_i) prod_{j != i} (r_j - d_i) / (d_j - d_i) / rho,
+
+    the eigenvectors z_i / (d_i - r_j) are orthogonal to rounding, however close the roots.
+    Returns False, with nothing changed, if a root was not found. `values` and `vectors` are
+    modified in place.
+    """
+    length = np.sqrt(np.dot(z, z))
+    if length == 0.0 or rho == 0.0:
+        return True
+    # A fall is the rise of the negative.
+    sign = 1.0 if rho > 0.0 else -1.0
+    z, rho, poles = z / length, abs(rho) * length * length, sign * values
+    active = deflate(poles, vectors, z, rho)
+    k = active.size
+    values[:] = sign * poles
+    d, z = poles[active], z[active]
+    distances, roots = np.empty((k, k)), np.empty(k)
+    for j in range(k):
+        roots[j] = secular_root(j, d, z, rho, distances[j])
+    if not all_finite(roots):
+        return False
+    if k > 2:
+        squares = np.ones(k)
+        for j in range(k):
+            for i in range(k):
+                squares[i] *= distances[j, i] / (d[i] - d[j] if i != j else -1.0)
+        z = np.copysign(np.sqrt(np.maximum(squares, 0.0)), z)
+        for j in range(k):
+            distances[j] = z / distances[j]
+            distances[j] /= np.sqrt(np.dot(distances[j], distances[j]))
+    values[active] = sign * roots
+    rows, rotated = vectors[active], np.empty((k, vectors.shape[1]))
+    multiply(distances, rows, rotated)
+    for j in range(k):
+        vectors[active[j]] = rotated[j]
+    return True
+
+
+@compiled
+def deflate(poles, vectors, z, rho):
+    """Indices, in ascending order of their poles, of what a rank-one update changes.
+
+    Where z_i is zero to rounding nothing changes; where two poles are equal to rounding, their
+    eigenvectors are turned until one of the two z is zero. `poles`, z and the rows of `vectors`
+    are modified in place.
+    """
+    order = ascending(poles)
+    tolerance = 8.0 * EPS * max(abs(poles[order[0]]), abs(poles[order[-1]]), rho)
+    active = np.empty(z.size, np.int64)
+    k = 0
+    for i in order:
+        if rho * abs(z[i]) <= tolerance:
+            continue
+        if k > 0:
+            last = active[k - 1]
+            tau = np.hypot(z[last], z[i])
+            cosine, sine = z[i] / tau, z[last] / tau
+            if abs((poles[i] - poles[last]) * cosine * sine) <= tolerance:
+                z[i], z[last] = tau, 0.0
+                for j in range(vectors.shape[1]):
+                    x, y = vectors[last, j], vectors[i, j]
+                    vectors[last, j] = cosine * x - sine * y
+                    vectors[i, j] = sine * x + cosine * y
+                low, high = poles[last], poles[i]
+                poles[last] = low * cosine * cosine + high * sine * sine
+                poles[i] = low * sine * sine + high * cosine * cosine
+                k -= 1
+        active[k] = i
+        k += 1
+    return active[:k]
+
+
+@compiled
+def ascending(values):
+    """Indices that sort the values, by insertion: fast, as kept eigenvalues are nearly in order."""
+    order = np.arange(values.size)
+    if values[0] > values[-1]:
+        order = order[::-1].copy()
+    for i in range(1, order.size):
+        index, j = order[i], i
+        while j > 0 and values[order[j - 1]] > values[index]:
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = index
+    return order
+
+
+@compiled
+def orthonormalise(vectors):
+    """V <- (3 V - V V' V) / 2: Newton's step for V V' = I, which squares the error of rows that
+    are orthonormal nearly. Modified in place.
+    """
+    rotated = np.empty(vectors.shape)
+    multiply(outer_gram(vectors, vectors), vectors, rotated)
+    for i in range(vectors.shape[0]):
+        vectors[i] = 1.5 * vectors[i] - 0.5 * rotated[i]
+
+
+@compiled
+def keep(vectors, values, rank, rest, cut):
+    """Move the eigenpairs that differ from `rest` by more than `cut` to the front, and count them.
 
     `vectors` and `values` are modified in place.
     """
     kept = 0
     for i in range(rank):
-        if abs(values[i]) > cut:
+        if abs(values[i] - rest) > cut:
             values[kept] = values[i]
-            vectors[kept] = vectors[i]
+            if kept < i:
+                vectors[kept] = vectors[i]
             kept += 1
+    values[kept:] = rest
     return kept
 
 
@@ -471,12 +606,13 @@ def objectives(D, R, z, starts, sizes, misfits, penalised, values, A, B, L, corn
     """
     for t in range(lo, hi):
         n, X, y = sizes[t], R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
-        factor, _ = dual_factor(D, X, n)
+        factor = dual_matrix(D, X)
+        factorise_dual(factor, n)
         L[corners[t] : corners[t + 1]] = factor.ravel()
         if penalised:
-            u = cholesky_solve(factor, y)
+            u = solve(factor, y)
             values[t] = np.dot(y, u) + misfits[t] / n
-            A[t] = np.dot(u, X)
+            A[t] = transposed_product(X, u)
             B[t] = 0.5 * A[t]
         else:
             values[t], A[t], B[t] = dual_loss_and_factors(X, y, misfits[t], factor, n)
@@ -493,13 +629,13 @@ def factor_changes(EA, EB, R, starts, sizes, penalised, L, corners, dA, dB, lo, 
     for t in range(lo, hi):
         n, X = sizes[t], R[starts[t] : starts[t + 1]]
         factor = L[corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
-        du = cholesky_solve(factor, -np.dot(X, EA[t]))
-        dA[t] = np.dot(du, X)
+        du = solve(factor, -product(X, EA[t]))
+        dA[t] = transposed_product(X, du)
         if penalised:
             dB[t] = 0.5 * dA[t]
         else:
-            dv = cholesky_solve(factor, du - np.dot(X, EB[t]) / n)
-            dB[t] = n * np.dot(dv, X)
+            dv = solve(factor, n * du - product(X, EB[t]))
+            dB[t] = transposed_product(X, dv)
 
 
 @compiled
@@ -512,21 +648,24 @@ def weights_of_tasks(Ds, R, z, starts, sizes, W, lo, hi):
     for item in range(lo, hi):
         k, t = item // n_tasks, item % n_tasks
         X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
-        L, _ = dual_factor(Ds[k], X, sizes[t])
-        W[k, t] = np.dot(Ds[k], np.dot(cholesky_solve(L, y), X))
+        L = dual_matrix(Ds[k], X)
+        factorise_dual(L, sizes[t])
+        apply_symmetric(Ds[k], transposed_product(X, solve(L, y)), W[k, t])
 
 
 @compiled
 def weights_from_duals(c, Ds, duals, corners, R, z, starts, sizes, W, lo, hi):
-    """`weights_of_tasks` with c D_k, where X D_k X' is known: duals[k] from corners[t] on."""
+    """`weights_of_tasks` with c D_k, where X D_k X' is known: duals[k] from corners[t] on.
+
+    Of each D_k the lower triangle is read only.
+    """
     n_tasks = sizes.size
     for item in range(lo, hi):
         k, t = item // n_tasks, item % n_tasks
         X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
         M = (c * duals[k, corners[t] : corners[t + 1]]).reshape(y.size, y.size)
-        add_to_diagonal(M, sizes[t])
-        L, _ = factorise(M)
-        W[k, t] = c * np.dot(Ds[k], np.dot(cholesky_solve(L, y), X))
+        factorise_dual(M, sizes[t])
+        apply_symmetric(Ds[k], transposed_product(X, solve(M, c * y)), W[k, t])
 
 
 @compiled
@@ -539,29 +678,6 @@ def compute_duals(Ds, R, starts, corners, duals, lo, hi):
 
 
 @compiled
-def follow_duals(iterates, factors, meetings, R, starts, corners, grams, duals, totals, lo, hi):
-    """Update X D X' of every task, and its sum over the run, by the step that D has taken.
-
-    A certified step D + gamma (a b' + b a') - shift I changes it by
-    gamma (p q' + q p') - shift XX' with p = Xa and q = Xb; after others it is computed anew.
-    `duals` and `totals` are modified in place.
-    """
-    for k in range(lo, hi):
-        totals[k] += duals[k]
-        gamma, shift = meetings[k]["step"], meetings[k]["shift"]
-        for t in range(starts.size - 1):
-            X = R[starts[t] : starts[t + 1]]
-            dual = duals[k, corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
-            if np.isnan(shift):
-                dual[:] = dual_matrix(iterates[k], X)
-            elif meetings[k]["norm"] > 0.0:
-                gram = grams[corners[t] : corners[t + 1]].reshape(dual.shape)
-                add_rank_two(dual, np.dot(X, factors[k, 0]), np.dot(X, factors[k, 1]), gamma)
-                if shift > 0.0:
-                    dual -= shift * gram
-
-
-@compiled
 def ridge_paths(lams, R, z, starts, sizes, W, lo, hi):
     """W[k, t] = X' (XX' + n lam_k I)^-1 y for all lam, from one eigen-decomposition of XX'.
 
@@ -569,17 +685,19 @@ def ridge_paths(lams, R, z, starts, sizes, W, lo, hi):
     """
     for t in range(lo, hi):
         X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
-        gram = np.dot(X, X.T)
-        if not all_finite(gram):
+        vectors, values = outer_gram(X, X), np.empty(y.size)
+        if not all_finite(vectors):
             W[:, t] = np.nan
             continue
-        values, V = np.linalg.eigh(gram)
-        V = np.ascontiguousarray(V)
-        along = np.dot(y, V)
-        u = np.empty((lams.size, y.size))
+        eigh(vectors, values)
+        along = product(vectors, y)
+        coordinates, u = np.empty((lams.size, y.size)), np.empty((lams.size, y.size))
         for k in range(lams.size):
-            u[k] = along / (values + sizes[t] * lams[k])
-        W[:, t] = np.dot(np.dot(u, V.T), X)
+            coordinates[k] = along / (values + sizes[t] * lams[k])
+        multiply(coordinates, vectors, u)
+        w = np.empty((lams.size, X.shape[1]))
+        multiply(u, X, w)
+        W[:, t] = w
 
 
 @compiled
@@ -609,7 +727,7 @@ def score_weights(W, X, y, starts, metric, scores, lo, hi):
     for item in range(lo, hi):
         k, t = item // n_tasks, item % n_tasks
         rows = slice(starts[t], starts[t + 1])
-        scores[k, t] = score(y[rows], np.dot(X[rows], W[k, t]), metric)
+        scores[k, t] = score(y[rows], product(X[rows], W[k, t]), metric)
 
 
 # One task of an online run --------------------------------------------------------------------
@@ -617,10 +735,29 @@ def score_weights(W, X, y, starts, metric, scores, lo, hi):
 # A run has one or more candidates (values of lam, say), stacked along the first axis of its
 # arrays. A task is met by all of them before any takes its step, so that a task that is refused
 # has changed nothing. Candidates lo to hi are a thread's share.
+#
+# A candidate's iterate is D = sum_i weights_i v_i v_i' + rest (I - sum_i v_i v_i') with `rank`
+# rows v_i of `vectors`. Its `matrix` is S in entropic geometry. In euclidean geometry it is D, and
+# kept only where that is cheaper than eigenvectors, which is said by a rank of -1.
 
 
 @compiled
-def meet_task(iterates, factors, meetings, records, X, y, lo, hi):
+def dual_of_iterate(matrix, vectors, weights, record, X):
+    """X D X', which with P = X V' is P diag(weights - rest) P' + rest XX'."""
+    rank, rest = record["rank"], record["rest"]
+    if rank < 0:
+        return dual_matrix(matrix, X)
+    P = outer_gram(X, vectors[:rank])
+    dual = outer_gram(P * (weights[:rank] - rest), P)
+    if rest != 0.0:
+        dual += rest * outer_gram(X, X)
+    return dual
+
+
+@compiled
+def meet_task(
+    matrices, totals, vectors, buffers, values, weights, factors, meetings, records, X, y, lo, hi
+):
     """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
 
     The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
@@ -632,17 +769,19 @@ def meet_task(iterates, factors, meetings, records, X, y, lo, hi):
     truncated = False
     R_safe, z_safe, misfit_safe = R, z, misfit
     for k in range(lo, hi):
+        record = records[k]
         R_k, z_k, misfit_k = R, z, misfit
-        L, largest = dual_factor(iterates[k], R_k, n)
+        L = dual_of_iterate(matrices[k], vectors[k], weights[k], record, R_k)
+        largest = factorise_dual(L, n)
         if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
             if not truncated:
                 R_safe, z_safe, misfit_safe = truncate(R, z, misfit)
                 truncated = True
             R_k, z_k, misfit_k = R_safe, z_safe, misfit_safe
-            L, _ = dual_factor(iterates[k], R_k, n)
+            L = dual_of_iterate(matrices[k], vectors[k], weights[k], record, R_k)
+            factorise_dual(L, n)
         loss, a, b = dual_loss_and_factors(R_k, z_k, misfit_k, L, n)
         factors[k, 0], factors[k, 1] = a, b
-        record = records[k]
         norm = gradient_norm(np.dot(a, b), lengths(a, b), record["entropic"])
         norms = np.hypot(record["norm"], norm)
         t = record["n_tasks"] + 1
@@ -671,9 +810,8 @@ def gradient_norm(inner, outer, operator):
 
 
 @compiled
-def enter_task(iterate, total, met, record):
-    """Count the task that was met with `iterate`. `total` and `record` are modified in place."""
-    total += iterate
+def enter_task(met, record):
+    """Count the task that was met. `record` is modified in place."""
     norm, step = met["norm"], met["step"]
     record["n_tasks"] += 1
     record["loss"] += met["loss"]
@@ -684,96 +822,185 @@ def enter_task(iterate, total, met, record):
 
 
 @compiled
-def euclidean_step(iterate, vectors, values, met, record, a, b):
+def add_iterate(matrix, total, vectors, buffer, weights, record):
+    """Add D to the sum of iterates, whose lower triangle is `total`.
+
+    Eigenvectors wait, times sqrt |weights_i - rest|, in the buffer until it is full: from its top
+    those of positive sign, from its bottom those of negative sign; `rest` waits in the record.
+    All but the first, the third and `weights` are modified in place.
+    """
+    rank, rest, room = record["rank"], record["rest"], buffer.shape[0]
+    if rank < 0:
+        for i in range(total.shape[0]):
+            for j in range(i + 1):
+                total[i, j] += matrix[i, j]
+        return
+    if record["n_added"] + record["n_subtracted"] + rank > room:
+        add_buffer(total, buffer, record["n_added"], record["n_subtracted"])
+        record["n_added"] = record["n_subtracted"] = 0
+    for i in range(rank):
+        excess = weights[i] - rest
+        if excess > 0.0:
+            place = record["n_added"]
+            record["n_added"] += 1
+        else:
+            record["n_subtracted"] += 1
+            place = room - record["n_subtracted"]
+        buffer[place] = np.sqrt(abs(excess)) * vectors[i]
+    record["rest_total"] += rest
+
+
+@compiled
+def add_buffer(total, buffer, n_added, n_subtracted):
+    """Add what waits in the buffer to the lower triangle of `total`, which is modified in place."""
+    if n_added > 0:
+        add_gram(buffer[:n_added], 1.0, total)
+    if n_subtracted > 0:
+        add_gram(buffer[buffer.shape[0] - n_subtracted :], -1.0, total)
+
+
+@compiled
+def sums_of_iterates(totals, buffers, records, sums, lo, hi):
+    """sums[k] <- the sum of the k-th candidate's iterates. Modified in place: `sums`."""
+    for k in range(lo, hi):
+        record = records[k]
+        sums[k] = totals[k]
+        add_buffer(sums[k], buffers[k], record["n_added"], record["n_subtracted"])
+        add_to_diagonal(sums[k], record["rest_total"])
+        for i in range(sums.shape[1]):
+            for j in range(i):
+                sums[k, j, i] = sums[k, i, j]
+
+
+@compiled
+def euclidean_step(matrix, vectors, values, weights, met, record, a, b):
     """D <- proj(D + gamma (a b' + b a')), by the cheapest path that is exact.
 
     Certified: the update moves no eigenvalue down by more than gamma (|a||b| - a.b). If a known
     lower bound on D's eigenvalues leaves them all above the shift that the trace asks for,
-    nothing is clipped and the projection is that shift. Low rank: the update is an
-    eigenproblem in the span of D's eigenvectors, a and b. Otherwise: a full decomposition.
-    All but a and b are modified in place.
+    nothing is clipped and the projection is that shift, of D itself. It is made out of its
+    eigenvectors only if more such steps may follow. Otherwise: a rank-two update of D's
+    eigenvectors, which are found first if they are not known. All but a and b are modified in
+    place.
     """
-    d, radius, gamma = a.size, record["radius"], record["step"]
+    d, radius, gamma, rank = a.size, record["radius"], record["step"], record["rank"]
     rounding = d * EPS * radius
     inner = np.dot(a, b)
-    shift = max(0.0, (np.trace(iterate) + 2.0 * gamma * inner - radius) / d)
-    floor = record["floor"] - gamma * (lengths(a, b) - inner) - shift - rounding
-    if floor >= 0.0:
-        add_rank_two(iterate, a, b, gamma)
-        add_to_diagonal(iterate, -shift)
-        record["floor"] = floor
+    trace = np.trace(matrix) if rank < 0 else weights.sum()
+    shift = max(0.0, (trace + 2.0 * gamma * inner - radius) / d)
+    fall = gamma * (lengths(a, b) - inner) + shift + rounding
+    if record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
+        if rank >= 0:
+            matrix[:] = compose(vectors[:rank], weights[:rank], record["rest"])
+        add_rank_two(matrix, a, b, gamma)
+        add_to_diagonal(matrix, -shift)
+        record["floor"] -= fall
         record["rank"] = -1
         met["shift"] = shift
         return
     met["shift"] = np.nan
-    rank = record["rank"]
-    if 0 <= rank <= LOW_RANK_FRACTION * d - 2 and record["n_tasks"] % REFRESH_EVERY != 0:
-        rank = rank_two_update(vectors, values, rank, a, b, gamma)
+    if rank < 0:
+        add_rank_two(matrix, a, b, gamma)
+        vectors[:] = matrix
+        eigh(vectors, values)
+        size = d
+        record["drift"] = 0.0
     else:
-        add_rank_two(iterate, a, b, gamma)
-        rank = decompose(iterate, vectors, values)
-    values[:rank] = soft_threshold(values[:rank], radius)
-    rank = keep(vectors, values, rank, rounding)
-    iterate[:] = compose(vectors[:rank], values[:rank], 0.0)
-    record["rank"] = rank
-    record["floor"] = values[:rank].min() if rank == d else 0.0
+        size = rank_two_update(vectors, values, rank, a, b, gamma)
+        record["drift"] += np.sqrt(size) * EPS
+        if record["drift"] > MOST_DRIFT:
+            orthonormalise(vectors[:size])
+            record["drift"] = 0.0
+    # A rest that is zero stays so.
+    last = d if size < d and values[size] > 0.0 else size
+    values[:last] = soft_threshold(values[:last], radius)
+    rest = values[size] if size < d else 0.0
+    record["rank"] = keep(vectors, values, size, rest, rounding)
+    record["rest"] = rest
+    record["floor"] = max(0.0, values.min())
+    weights[:] = values
 
 
 @compiled
-def entropic_step(iterate, dual, vectors, values, record, a, b):
+def entropic_step(matrix, vectors, values, weights, record, a, b):
     """S <- S + a b' + b a', then D = radius exp(eta S) / (tr exp(eta S) + 1).
 
-    While S has low rank its eigenvectors are updated in their span; otherwise S, which is kept
-    as `dual`, is decomposed anew. All but a and b are modified in place.
+    The eigenvectors of S are updated, or found anew when errors may have added up. All but a and
+    b are modified in place.
     """
     d = a.size
-    add_rank_two(dual, a, b, 1.0)
-    rank = record["rank"]
-    if rank <= LOW_RANK_FRACTION * d - 2 and record["n_tasks"] % REFRESH_EVERY != 0:
-        rank = rank_two_update(vectors, values, rank, a, b, 1.0)
+    add_rank_two(matrix, a, b, 1.0)
+    if record["drift"] > MOST_DRIFT:
+        vectors[:] = matrix
+        eigh(vectors, values)
+        rank = d
+        record["drift"] = 0.0
     else:
-        rank = decompose(dual, vectors, values)
-    rank = keep(vectors, values, rank, d * EPS * np.abs(values[:rank]).max())
-    weights, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
-    iterate[:] = compose(vectors[:rank], weights, rest)
-    record["rank"] = rank
+        rank = rank_two_update(vectors, values, record["rank"], a, b, 1.0)
+        record["drift"] += np.sqrt(rank) * EPS
+    rank = keep(vectors, values, rank, 0.0, d * EPS * np.abs(values[:rank]).max())
+    new, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
+    weights[:rank], weights[rank:] = new, rest
+    record["rank"], record["rest"] = rank, rest
 
 
 @compiled
-def step_euclidean(iterates, totals, vectors, values, factors, meetings, records, lo, hi):
-    """Projected gradient descent on the task that was met. Modified in place: all arrays."""
+def take_steps(
+    matrices, totals, vectors, buffers, values, weights, factors, meetings, records, lo, hi
+):
+    """Step on from the task that was met: down the gradient and back into the set, or to the
+    regularised leader. Modified in place: all arrays.
+    """
     for k in range(lo, hi):
-        enter_task(iterates[k], totals[k], meetings[k], records[k])
-        if meetings[k]["norm"] > 0.0:
-            a, b = factors[k, 0], factors[k, 1]
-            euclidean_step(iterates[k], vectors[k], values[k], meetings[k], records[k], a, b)
+        record, met, a, b = records[k], meetings[k], factors[k, 0], factors[k, 1]
+        add_iterate(matrices[k], totals[k], vectors[k], buffers[k], weights[k], record)
+        enter_task(met, record)
+        if met["norm"] == 0.0:
+            continue
+        if record["entropic"]:
+            entropic_step(matrices[k], vectors[k], values[k], weights[k], record, a, b)
+        else:
+            euclidean_step(matrices[k], vectors[k], values[k], weights[k], met, record, a, b)
 
 
 @compiled
-def step_entropic(duals, iterates, totals, vectors, values, factors, meetings, records, lo, hi):
-    """Follow the regularised leader on the task that was met. Modified in place: all arrays."""
-    for k in range(lo, hi):
-        enter_task(iterates[k], totals[k], meetings[k], records[k])
-        if meetings[k]["norm"] > 0.0:
-            a, b = factors[k, 0], factors[k, 1]
-            entropic_step(iterates[k], duals[k], vectors[k], values[k], records[k], a, b)
-
-
-@compiled
-def learn_euclidean(iterates, totals, vectors, values, factors, meetings, records, X, y):
+def learn(matrices, totals, vectors, buffers, values, weights, factors, meetings, records, X, y):
     """Meet a task and step, all candidates; False, with nothing changed, if it is refused."""
-    if not meet_task(iterates, factors, meetings, records, X, y, 0, records.size):
+    n_candidates = records.size
+    if not meet_task(
+        matrices, totals, vectors, buffers, values, weights, factors, meetings, records, X, y,
+        0, n_candidates,
+    ):  # fmt: skip
         return False
-    step_euclidean(iterates, totals, vectors, values, factors, meetings, records, 0, records.size)
+    take_steps(
+        matrices, totals, vectors, buffers, values, weights, factors, meetings, records,
+        0, n_candidates,
+    )  # fmt: skip
     return True
 
 
 @compiled
-def learn_entropic(duals, iterates, totals, vectors, values, factors, meetings, records, X, y):
-    """Meet a task and step, all candidates; False, with nothing changed, if it is refused."""
-    if not meet_task(iterates, factors, meetings, records, X, y, 0, records.size):
-        return False
-    step_entropic(
-        duals, iterates, totals, vectors, values, factors, meetings, records, 0, records.size
-    )
-    return True
+def follow_duals(
+    matrices, vectors, weights, factors, meetings, records,
+    R, starts, corners, grams, duals, totals, lo, hi,
+):  # fmt: skip
+    """Update X D X' of every task, and its sum over the run, by the step that D has taken.
+
+    A certified step D + gamma (a b' + b a') - shift I changes it by
+    gamma (p q' + q p') - shift XX' with p = Xa and q = Xb; after others it is computed anew.
+    `duals` and `totals` are modified in place.
+    """
+    for k in range(lo, hi):
+        totals[k] += duals[k]
+        gamma, shift = meetings[k]["step"], meetings[k]["shift"]
+        for t in range(starts.size - 1):
+            X = R[starts[t] : starts[t + 1]]
+            dual = duals[k, corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
+            if np.isnan(shift):
+                dual[:] = dual_of_iterate(matrices[k], vectors[k], weights[k], records[k], X)
+            elif meetings[k]["norm"] > 0.0:
+                gram = grams[corners[t] : corners[t + 1]].reshape(dual.shape)
+                p, q = product(X, factors[k, 0]), product(X, factors[k, 1])
+                add_rank_two(dual, p, q, gamma)
+                if shift > 0.0:
+                    dual -= shift * gram

@@ -15,6 +15,7 @@ PACKAGE = Path(fastltl.__file__).parent
 
 # A file imports only from those above it.
 ORDER = [
+    "lapack",
     "threads",
     "kernels",
     "reference",

@@ -302,8 +302,8 @@ class OnlineLTL(OnlineLearner):
     @property
     def iterate_(self) -> Array:
         """D^(T+1), chosen for the next task; a copy."""
-        iterate: Array = self._fitted_run().iterates[0]
-        return iterate.copy()
+        iterate: Array = self._fitted_run().iterates()[0]
+        return iterate
 
     @property
     def cumulative_loss_(self) -> float:

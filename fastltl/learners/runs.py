@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,10 @@ from fastltl.threads import in_pieces
 from fastltl.validation import Array, check_positive
 
 
+#: Steps after which X D X' is computed anew: each adds two rounding errors or so.
+STEPS_FOLLOWED = 256
+
+
 class Run(ABC):
     """One pass over tasks by one or more candidates, stacked along the first axis of each array.
 
@@ -22,20 +25,23 @@ class Run(ABC):
     D^(1).
     """
 
-    #: Names of the matrices in the order in which the kernels take them.
-    matrices: ClassVar[tuple[str, ...]] = ("iterates", "totals", "vectors")
-
-    #: Kernels that take all arrays of the run and a task, or the candidates lo to hi.
-    learn_kernel: Callable[..., bool]
-    step_kernel: Callable[..., None]
+    #: Names of the arrays in the order in which the kernels take them.
+    ARRAYS: ClassVar[tuple[str, ...]] = (
+        "matrices",
+        "totals",
+        "vectors",
+        "buffers",
+        "values",
+        "weights",
+    )
 
     def __init__(self, d: int, radii: Array, numerators: Array, first: Array) -> None:
-        self.iterates = first[:, None, None] * np.eye(d)
-        self.totals = np.zeros_like(self.iterates)
-        self.vectors = np.zeros_like(self.iterates)
-        self.values = np.zeros((len(radii), d))
+        shape = len(radii), d, d
+        self.matrices, self.totals, self.vectors, self.buffers = np.zeros((4, *shape))
+        self.values, self.weights = np.zeros(shape[:2]), np.tile(first[:, None], d)
         self.records = np.zeros(len(radii), kernels.RECORD)
         self.records["radius"], self.records["scale"] = radii, numerators
+        self.records["rest"] = first
         self._prepare()
 
     def _prepare(self) -> None:
@@ -44,8 +50,7 @@ class Run(ABC):
         self._factors = np.zeros((n_candidates, 2, d))
         self._meetings = np.zeros(n_candidates, kernels.MEETING)
         self._arrays: tuple[Any, ...] = (
-            *(getattr(self, name) for name in self.matrices),
-            self.values,
+            *(getattr(self, name) for name in self.ARRAYS),
             self._factors,
             self._meetings,
             self.records,
@@ -70,7 +75,7 @@ class Run(ABC):
 
     def learn(self, X: Array, y: Array) -> bool:
         """Take one task with every candidate, or refuse it with nothing changed."""
-        return self.learn_kernel(*self._arrays, X, y)
+        return kernels.learn(*self._arrays, X, y)
 
     def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
         """`learn`, to the bit, with the candidates shared out between threads."""
@@ -80,17 +85,14 @@ class Run(ABC):
             n_candidates,
             n_threads,
             0.1 * X.size * (X.shape[1] + min(X.shape)),
-            self.iterates,
-            self._factors,
-            self._meetings,
-            self.records,
+            *self._arrays,
             X,
             y,
         )
         if not all(met):
             return False
         cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
-        in_pieces(self.step_kernel, n_candidates, n_threads, cost, *self._arrays)
+        in_pieces(kernels.take_steps, n_candidates, n_threads, cost, *self._arrays)
         return True
 
     @property
@@ -98,11 +100,38 @@ class Run(ABC):
         """Whether most steps are certified: rank two and a multiple of the identity."""
         return not self.records[0]["adaptive"]
 
+    def iterates(self) -> Array:
+        """D^(T+1) of each candidate, in an array of its own."""
+        return np.array([self._iterate(k) for k in range(len(self.records))])
+
+    def _iterate(self, k: int) -> Array:
+        rank, rest = self.records[k]["rank"], self.records[k]["rest"]
+        if rank < 0:
+            return self.matrices[k]
+        return kernels.compose(self.vectors[k, :rank], self.weights[k, :rank], rest)
+
+    def sums(self, n_threads: int = 1) -> Array:
+        """D^(1) + ... + D^(T) of each candidate, in an array of its own."""
+        sums = np.empty_like(self.totals)
+        cost = float(self.n_features**2)
+        records, n_candidates = self.records, len(self.records)
+        in_pieces(
+            kernels.sums_of_iterates,
+            n_candidates,
+            n_threads,
+            cost,
+            self.totals,
+            self.buffers,
+            records,
+            sums,
+        )
+        return sums
+
     def representations(self, averaging: str) -> Array:
         """A representation for each candidate: the mean of D^(1..T) or, "last", D^(T+1)."""
         if averaging == "last":
-            return self.iterates.copy()
-        means: Array = self.totals / self.n_tasks
+            return self.iterates()
+        means: Array = self.sums() / self.n_tasks
         return means
 
     @abstractmethod
@@ -112,9 +141,6 @@ class Run(ABC):
 
 class EuclideanRun(Run):
     """Projected gradient descent from D^(1) = radius / d I."""
-
-    learn_kernel = staticmethod(kernels.learn_euclidean)
-    step_kernel = staticmethod(kernels.step_euclidean)
 
     def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
         adaptive = isinstance(step, str) and step == "adaptive"
@@ -132,7 +158,8 @@ class EuclideanRun(Run):
             numerators = np.full_like(radii, check_positive(step, "step", wanted))
         super().__init__(d, radii, numerators, radii / d)
         self.records["adaptive"] = adaptive
-        self.records["rank"], self.records["floor"] = -1, radii / d
+        self.values[:] = self.weights
+        self.records["floor"] = radii / d
 
     def regret_bound(self, k: int) -> float:
         run = self.records[k]
@@ -146,15 +173,10 @@ class EuclideanRun(Run):
 class EntropicRun(Run):
     """The leader regularised by von Neumann entropy, from D^(1) = radius / (d + 1) I."""
 
-    matrices = ("duals", *Run.matrices)
-    learn_kernel = staticmethod(kernels.learn_entropic)
-    step_kernel = staticmethod(kernels.step_entropic)
-
     def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
         if not isinstance(step, str) or step != "adaptive":
             raise ValueError(f"step must be 'adaptive' with geometry='entropic', got {step!r}.")
         self.step_scales = np.full_like(radii, 2.0) if step_scales is None else step_scales
-        self.duals = np.zeros((len(radii), d, d))
         super().__init__(d, radii, self.step_scales * np.sqrt(np.log(d + 1)), radii / (d + 1))
         self.records["adaptive"] = self.records["entropic"] = True
 
@@ -188,7 +210,7 @@ class FollowedDuals:
         shape = len(run.records), int(tasks.corners[-1])
         self.of_iterates, self.of_totals = np.empty(shape), np.zeros(shape)
         self.grams = self._computed(np.eye(run.n_features)[None], np.empty((1, shape[1])))[0]
-        self._computed(run.iterates, self.of_iterates)
+        self._computed(run.iterates(), self.of_iterates)
 
     def follow(self, run: Run) -> None:
         """Take the step that the run has taken last."""
@@ -198,9 +220,12 @@ class FollowedDuals:
             len(run.records),
             self.n_threads,
             float(tasks.corners[-1] + 2 * tasks.R.size),
-            run.iterates,
+            run.matrices,
+            run.vectors,
+            run.weights,
             run._factors,
             run._meetings,
+            run.records,
             tasks.R,
             tasks.starts,
             tasks.corners,
@@ -208,15 +233,15 @@ class FollowedDuals:
             self.of_iterates,
             self.of_totals,
         )
-        if run.n_tasks % kernels.REFRESH_EVERY == 0:
-            self._computed(run.iterates, self.of_iterates)
-            self._computed(run.totals, self.of_totals)
+        if run.n_tasks % STEPS_FOLLOWED == 0:
+            self._computed(run.iterates(), self.of_iterates)
+            self._computed(run.sums(), self.of_totals)
 
     def score(self, run: Run, averaging: str, held_out: HeldOut) -> Array:
         """The scores of `run.representations(averaging)`, whose duals need not be computed."""
         if averaging == "last":
-            return held_out.score_followed(1.0, run.iterates, self.of_iterates)
-        return held_out.score_followed(1.0 / run.n_tasks, run.totals, self.of_totals)
+            return held_out.score_followed(1.0, run.iterates(), self.of_iterates)
+        return held_out.score_followed(1.0 / run.n_tasks, run.sums(), self.of_totals)
 
     def _computed(self, Ds: Array, duals: Array) -> Array:
         tasks = self.tasks

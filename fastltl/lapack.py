@@ -1,0 +1,306 @@
+"""BLAS and LAPACK for compiled code, on matrices as C lays them out, without allocation.
+
+Numba's own `np.dot` and `np.linalg` allocate every result and take seconds to compile. Here
+compiled code calls SciPy's routines at their addresses: these are registered with LLVM under
+names of ours, so that machine code from the cache on disk finds them in any process. Fortran
+reads a row-major matrix as its transpose, and a lower triangle as an upper one.
+
+With the JIT off such a call would silently do nothing. There, and where SciPy lacks a routine, the
+same operations are NumPy's. Symmetric results are in the lower triangle only, where so said.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import get_cython_function_address, intrinsic
+
+_CHAR = types.CPointer(types.uint8)
+_INT = types.CPointer(types.int32)
+_REAL = types.CPointer(types.float64)
+
+#: Arguments of each routine: c, i and d are pointers to characters, integers and doubles.
+_ROUTINES = {
+    "blas": {
+        "dgemm": "cciiiddididdi",
+        "dgemv": "ciiddididdi",
+        "dsymv": "ciddididdi",
+        "dsyrk": "cciiddiddi",
+        "dtrsv": "cccididi",
+    },
+    "lapack": {
+        "dpotrf": "cidii",
+        "dsyevd": "ccididdiiii",
+        "dgelqf": "iididdii",
+        "dormlq": "cciiididdidii",
+        "dgesdd": "ciididdididiii",
+        "dlaed4": "iidddddi",
+    },
+}
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile without the GIL, and keep the machine code on disk where a folder can be written."""
+    try:
+        return numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, cache=True)(function)
+    except RuntimeError:  # Numba found no writable place for its cache
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def _external(library: str, name: str) -> Any:
+    """A routine of SciPy's as a function that compiled code can call."""
+    pointers = {"c": _CHAR, "i": _INT, "d": _REAL}
+    symbol = f"fastltl_{name}"
+    llvm.add_symbol(symbol, get_cython_function_address(f"scipy.linalg.cython_{library}", name))
+    arguments = [pointers[kind] for kind in _ROUTINES[library][name]]
+    return types.ExternalFunction(symbol, types.void(*arguments))
+
+
+def _routines() -> dict[str, Any]:
+    """Every routine, or none if one is missing or the JIT is off."""
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return {}
+    try:
+        return {
+            name: _external(library, name) for library in _ROUTINES for name in _ROUTINES[library]
+        }
+    except (ImportError, ValueError, AttributeError):
+        return {}
+
+
+_found = _routines()
+
+#: Whether routines are called directly. The secular equation has no other way.
+IS_DIRECT = bool(_found)
+
+if IS_DIRECT:
+    _dgemm, _dgemv, _dsymv = _found["dgemm"], _found["dgemv"], _found["dsymv"]
+    _dsyrk, _dtrsv, _dpotrf = _found["dsyrk"], _found["dtrsv"], _found["dpotrf"]
+    _dsyevd, _dgelqf, _dormlq = _found["dsyevd"], _found["dgelqf"], _found["dormlq"]
+    _dgesdd, _dlaed4 = _found["dgesdd"], _found["dlaed4"]
+    _N, _T, _U, _L, _V, _S = (np.uint8(ord(letter)) for letter in "NTULVS")
+
+    @intrinsic
+    def _ref(typingctx, value):
+        """A pointer to a copy of a scalar on the stack, as Fortran wants its arguments."""
+
+        def codegen(context, builder, signature, args):
+            return cgutils.alloca_once_value(builder, args[0])
+
+        return types.CPointer(value)(value), codegen
+
+    @intrinsic
+    def _int(typingctx, value):
+        """`_ref` of a whole number, as a Fortran integer."""
+
+        def codegen(context, builder, signature, args):
+            as_int32 = context.cast(builder, args[0], signature.args[0], types.int32)
+            return cgutils.alloca_once_value(builder, as_int32)
+
+        return _INT(value), codegen
+
+    @compiled
+    def multiply(A, B, C):
+        """C <- A B. Modified in place: C."""
+        (m, k), n = A.shape, B.shape[1]
+        _dgemm(
+            _ref(_N), _ref(_N), _int(n), _int(m), _int(k), _ref(1.0), B.ctypes, _int(n),
+            A.ctypes, _int(k), _ref(0.0), C.ctypes, _int(n),
+        )  # fmt: skip
+
+    @compiled
+    def multiply_transposed(A, B, C):
+        """C <- A B'. Modified in place: C."""
+        (m, k), n = A.shape, B.shape[0]
+        _dgemm(
+            _ref(_T), _ref(_N), _int(n), _int(m), _int(k), _ref(1.0), B.ctypes, _int(max(1, k)),
+            A.ctypes, _int(max(1, k)), _ref(0.0), C.ctypes, _int(n),
+        )  # fmt: skip
+
+    @compiled
+    def transposed_multiply(A, B, C):
+        """C <- A'B. Modified in place: C."""
+        (k, m), n = A.shape, B.shape[1]
+        _dgemm(
+            _ref(_N), _ref(_T), _int(n), _int(m), _int(k), _ref(1.0), B.ctypes, _int(n),
+            A.ctypes, _int(m), _ref(0.0), C.ctypes, _int(n),
+        )  # fmt: skip
+
+    @compiled
+    def apply(A, x, y):
+        """y <- A x. Modified in place: y."""
+        m, n = A.shape
+        _dgemv(
+            _ref(_T), _int(n), _int(m), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1),
+            _ref(0.0), y.ctypes, _int(1),
+        )  # fmt: skip
+
+    @compiled
+    def apply_transposed(A, x, y):
+        """y <- A'x. Modified in place: y."""
+        m, n = A.shape
+        y[:] = 0.0  # where A has no rows BLAS would leave y as it was
+        _dgemv(
+            _ref(_N), _int(n), _int(m), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1),
+            _ref(0.0), y.ctypes, _int(1),
+        )  # fmt: skip
+
+    @compiled
+    def apply_symmetric(A, x, y):
+        """y <- A x, reading A's lower triangle only. Modified in place: y."""
+        n = x.size
+        _dsymv(
+            _ref(_U), _int(n), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1), _ref(0.0),
+            y.ctypes, _int(1),
+        )  # fmt: skip
+
+    @compiled
+    def add_gram(A, c, C):
+        """C <- C + c A'A, its lower triangle only. Modified in place: C."""
+        k, n = A.shape
+        _dsyrk(
+            _ref(_U), _ref(_N), _int(n), _int(k), _ref(c), A.ctypes, _int(n), _ref(1.0),
+            C.ctypes, _int(n),
+        )  # fmt: skip
+
+    @compiled
+    def cholesky(A):
+        """Replace the lower triangle of A = L L' by L; False if there is no L. In place: A."""
+        n, info = A.shape[0], np.zeros(1, np.int32)
+        _dpotrf(_ref(_U), _int(n), A.ctypes, _int(n), info.ctypes)
+        return info[0] == 0
+
+    @compiled
+    def cholesky_solve(L, x):
+        """x <- (L L')^-1 x. Modified in place: x."""
+        n = x.size
+        for transposed in (_T, _N):
+            _dtrsv(
+                _ref(_U), _ref(transposed), _ref(_N), _int(n), L.ctypes, _int(n), x.ctypes, _int(1)
+            )
+
+    @compiled
+    def eigh(A, values):
+        """Replace A by its eigenvectors, as rows; values ascend. Modified in place: both."""
+        n = values.size
+        work, iwork = np.empty(1 + 6 * n + 2 * n * n), np.empty(3 + 5 * n, np.int32)
+        info = np.zeros(1, np.int32)
+        _dsyevd(
+            _ref(_V), _ref(_U), _int(n), A.ctypes, _int(n), values.ctypes, work.ctypes,
+            _int(work.size), iwork.ctypes, _int(iwork.size), info.ctypes,
+        )  # fmt: skip
+        if info[0] != 0:
+            A[:], values[:] = np.nan, np.nan
+
+    @compiled
+    def triangularise(X, y):
+        """With X = Q R of n >= d rows: X's first d rows <- R, y <- Q'y. Modified in place: both."""
+        n, d = X.shape
+        tau, work, info = np.empty(d), np.empty(64 * n), np.zeros(1, np.int32)
+        _dgelqf(
+            _int(d), _int(n), X.ctypes, _int(d), tau.ctypes, work.ctypes, _int(work.size),
+            info.ctypes,
+        )  # fmt: skip
+        _dormlq(
+            _ref(_L), _ref(_N), _int(n), _int(1), _int(d), X.ctypes, _int(d), tau.ctypes,
+            y.ctypes, _int(n), work.ctypes, _int(work.size), info.ctypes,
+        )  # fmt: skip
+        for i in range(d):
+            X[i, :i] = 0.0
+
+    @compiled
+    def svd(X):
+        """U, s and V' of X = U diag(s) V', with min(n, d) singular values. X is destroyed."""
+        n, d = X.shape
+        k = min(n, d)
+        U, s, Vt = np.empty((n, k)), np.empty(k), np.empty((k, d))
+        work, iwork = np.empty(5 * k * k + 64 * (n + d)), np.empty(8 * k, np.int32)
+        info = np.zeros(1, np.int32)
+        _dgesdd(
+            _ref(_S), _int(d), _int(n), X.ctypes, _int(d), s.ctypes, Vt.ctypes, _int(d),
+            U.ctypes, _int(k), work.ctypes, _int(work.size), iwork.ctypes, info.ctypes,
+        )  # fmt: skip
+        if info[0] != 0:
+            U[:], s[:], Vt[:] = np.nan, np.nan, np.nan
+        return U, s, Vt
+
+    @compiled
+    def secular_root(j, poles, z, rho, distances):
+        """The j-th root r of 1 + rho sum_i z_i^2 / (poles_i - r) = 0; NaN if it is not found.
+
+        The poles ascend, rho > 0 and |z| = 1. `distances` <- poles - r, each to full precision;
+        of two poles, the eigenvector instead.
+        """
+        root, info = np.empty(1), np.zeros(1, np.int32)
+        _dlaed4(
+            _int(poles.size), _int(j + 1), poles.ctypes, z.ctypes, distances.ctypes, _ref(rho),
+            root.ctypes, info.ctypes,
+        )  # fmt: skip
+        return root[0] if info[0] == 0 else np.nan
+
+else:
+
+    @compiled
+    def multiply(A, B, C):
+        C[:] = np.dot(A, B)
+
+    @compiled
+    def multiply_transposed(A, B, C):
+        C[:] = np.dot(A, B.T)
+
+    @compiled
+    def transposed_multiply(A, B, C):
+        C[:] = np.dot(A.T, B)
+
+    @compiled
+    def apply(A, x, y):
+        y[:] = np.dot(A, x)
+
+    @compiled
+    def apply_transposed(A, x, y):
+        y[:] = np.dot(x, A)
+
+    @compiled
+    def apply_symmetric(A, x, y):
+        y[:] = np.dot(np.tril(A) + np.tril(A, -1).T, x)
+
+    @compiled
+    def add_gram(A, c, C):
+        C += c * np.tril(np.dot(A.T, A))
+
+    @compiled
+    def cholesky(A):
+        try:
+            A[:] = np.linalg.cholesky(A)
+        except Exception:  # a LinAlgError, which Numba can catch under no narrower name
+            return False
+        return True
+
+    @compiled
+    def cholesky_solve(L, x):
+        L = np.tril(L)
+        x[:] = np.linalg.solve(L.T, np.linalg.solve(L, x))
+
+    @compiled
+    def eigh(A, values):
+        w, V = np.linalg.eigh(A)
+        values[:] = w
+        A[:] = V.T
+
+    @compiled
+    def triangularise(X, y):
+        d = X.shape[1]
+        Q, R = np.linalg.qr(X)
+        z = np.dot(np.ascontiguousarray(Q.T), y)
+        misfit = y - np.dot(np.ascontiguousarray(Q), z)
+        X[:d] = R
+        y[:d] = z
+        y[d:] = np.sqrt(np.dot(misfit, misfit) / max(1, y.size - d))
+
+    @compiled
+    def svd(X):
+        return np.linalg.svd(X, False)
