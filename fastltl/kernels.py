@@ -25,9 +25,11 @@ from fastltl.lapack import (
     cholesky_solve,
     compiled,
     eigh,
+    inlined,
     multiply,
     multiply_transposed,
     secular_root,
+    sort_descending,
     svd,
     transposed_multiply,
     triangularise,
@@ -98,6 +100,17 @@ def mirror(A):
 
 
 @compiled
+def assign(target, source):
+    """target <- source, of the same shape. Modified in place: `target`.
+
+    Like target[:] = source, with which Numba compiles an error message, for a second each time.
+    """
+    to, of = target.ravel(), source.ravel()
+    for i in range(to.size):
+        to[i] = of[i]
+
+
+@compiled
 def add_rank_two(A, a, b, c):
     """A <- A + c (a b' + b a'), symmetric to the bit. Modified in place."""
     for i in range(a.size):
@@ -137,7 +150,7 @@ def outer_gram(A, B):
     return C
 
 
-@compiled
+@inlined
 def compress(X, y):
     """Replace a task of n > d samples by one of d that has the same M^-1, a and b.
 
@@ -148,10 +161,11 @@ def compress(X, y):
     n, d = X.shape
     if n <= d:
         return X, y, 0.0
-    if not all_finite(X):
-        return np.full((d, d), np.nan), np.full(d, np.nan), np.nan
     R, z = X.copy(), y.copy()
-    triangularise(R, z)
+    if all_finite(X):
+        triangularise(R, z)
+    else:
+        R[:], z[:] = np.nan, np.nan
     return R[:d], z[:d], np.dot(z[d:], z[d:])
 
 
@@ -171,7 +185,7 @@ def add_to_diagonal(A, c):
         A[i, i] += c
 
 
-@compiled
+@inlined
 def factorise(A):
     """Replace the lower triangle of A by its Cholesky factor; returns the largest entry of A.
 
@@ -193,14 +207,14 @@ def dual_matrix(D, X):
     return outer_gram(XD, X)
 
 
-@compiled
+@inlined
 def factorise_dual(M, n):
     """`factorise` M = X D X' + n I, given X D X'. Modified in place: M."""
-    add_to_diagonal(M, n)
+    add_to_diagonal(M, 1.0 * n)
     return factorise(M)
 
 
-@compiled
+@inlined
 def has_small_pivot(L, threshold):
     """Whether a pivot of L L' is below the threshold, or not a number."""
     small = 0
@@ -209,7 +223,7 @@ def has_small_pivot(L, threshold):
     return small > 0
 
 
-@compiled
+@inlined
 def truncate(X, y, misfit):
     """Replace a task whose rows are linearly dependent, or nearly so, by one of full rank.
 
@@ -224,14 +238,17 @@ def truncate(X, y, misfit):
     if not (all_finite(X) and has_small_pivot(L, SMALLEST_PIVOT_OF_GRAM * largest)):
         return X, y, misfit
     U, s, Vt = svd(X.copy())
-    rank = max(1, np.sum(s > max(n, d) * EPS * s[0]))
-    R = np.empty((rank, d))
-    for i in range(rank):
-        R[i] = s[i] * Vt[i]
-    U = np.ascontiguousarray(U[:, :rank])
+    rank = 1
+    while rank < s.size and s[rank] > max(n, d) * EPS * s[0]:
+        rank += 1
     z = transposed_product(U, y)
+    for i in range(s.size):
+        for j in range(d):
+            Vt[i, j] *= s[i]
+        if i >= rank:
+            z[i] = 0.0
     rest = y - product(U, z)
-    return R, z, misfit + np.dot(rest, rest)
+    return Vt[:rank], z[:rank], misfit + np.dot(rest, rest)
 
 
 @compiled
@@ -278,20 +295,25 @@ def features(D, X):
     return XR
 
 
-@compiled
-def dual_loss_and_factors(R, z, misfit, L, n):
-    """`loss_and_factors` of a task in its dual form."""
+@inlined
+def dual_loss_and_factors(R, z, misfit, L, n, a, b):
+    """`loss_and_factors` of a task in its dual form. Modified in place: a and b."""
     u = solve(L, z)
-    v = solve(L, u)
+    apply_transposed(R, u, a)
     loss = n * np.dot(u, u) + misfit / n
-    return loss, transposed_product(R, u), transposed_product(R, n * v)
+    cholesky_solve(L, u)
+    u *= n
+    apply_transposed(R, u, b)
+    return loss
 
 
 @compiled
 def loss_and_factors(D, X, y):
     """The loss n |u|^2 and the factors a, b of its gradient -(a b' + b a')."""
     R, z, misfit, L = dual_form(D, X, y)
-    return dual_loss_and_factors(R, z, misfit, L, y.size)
+    a, b = np.empty(X.shape[1]), np.empty(X.shape[1])
+    loss = dual_loss_and_factors(R, z, misfit, L, y.size, a, b)
+    return loss, a, b
 
 
 @compiled
@@ -321,7 +343,7 @@ def task_gradient(D, X, y):
 # Mathematics: the two geometries --------------------------------------------------------------
 
 
-@compiled
+@inlined
 def soft_threshold(values, radius):
     """max(0, g_i - a) with the least a >= 0 that brings their sum to the radius, by sorting.
 
@@ -332,7 +354,8 @@ def soft_threshold(values, radius):
     if np.maximum(values, 0.0).sum() <= radius:
         return np.maximum(values, 0.0)
     below_top = values - values.max()
-    descending = np.sort(below_top)[::-1]
+    descending = below_top.copy()
+    sort_descending(descending)
     excess, shift = -radius, -radius
     for k in range(1, descending.size):
         excess += descending[k]
@@ -347,7 +370,8 @@ def compose(vectors, values, rest):
     """sum_i values_i v_i v_i' + rest (I - sum_i v_i v_i'), the v_i being the rows of `vectors`."""
     scaled = np.empty(vectors.shape)
     for i in range(vectors.shape[0]):
-        scaled[i] = (values[i] - rest) * vectors[i]
+        for j in range(vectors.shape[1]):
+            scaled[i, j] = (values[i] - rest) * vectors[i, j]
     A = np.empty((vectors.shape[1], vectors.shape[1]))
     transposed_multiply(scaled, vectors, A)
     mirror(A)
@@ -366,7 +390,7 @@ def project(Q, radius):
     return compose(vectors, kept, 0.0)
 
 
-@compiled
+@inlined
 def soften(values, n_rest, eta, radius):
     """Exponential weights: radius exp(eta s_i) / (sum_j exp(eta s_j) + n_rest + 1).
 
@@ -403,22 +427,24 @@ def extend_basis(vectors, rank, a, coordinates):
     `vectors` and `coordinates`, which has room for rank + 1, are modified in place.
     """
     basis = vectors[:rank]
-    coordinates[:rank] = product(basis, a)
+    apply(basis, a, coordinates[:rank])
     if rank == a.size:
         return rank
     rest = a - transposed_product(basis, coordinates[:rank])
     again = product(basis, rest)
-    coordinates[:rank] += again
     rest -= transposed_product(basis, again)
     length = np.sqrt(np.dot(rest, rest))
+    for i in range(rank):
+        coordinates[i] += again[i]
     if length <= a.size * EPS * np.sqrt(np.dot(a, a)):
         return rank
-    vectors[rank] = rest / length
     coordinates[rank] = length
+    for j in range(a.size):
+        vectors[rank, j] = rest[j] / length
     return rank + 1
 
 
-@compiled
+@inlined
 def rank_two_update(vectors, values, rank, a, b, c):
     """Eigen-decomposition of A + c (a b' + b a') from that of A.
 
@@ -429,24 +455,26 @@ def rank_two_update(vectors, values, rank, a, b, c):
     alpha, beta = np.zeros(rank + 2), np.zeros(rank + 2)
     grown = extend_basis(vectors, rank, a, alpha)
     size = extend_basis(vectors, grown, b, beta)
-    alpha, beta = alpha[:size], beta[:size]
-    rotation = np.eye(size)
-    new = values[:size].copy()
+    alpha, beta, new = alpha[:size], beta[:size], values[:size].copy()
+    rotation = np.zeros((size, size))
+    add_to_diagonal(rotation, 1.0)
     a_length, b_length = np.sqrt(np.dot(alpha, alpha)), np.sqrt(np.dot(beta, beta))
     half = 0.5 * c * a_length * b_length
     p, q = alpha / a_length + beta / b_length, alpha / a_length - beta / b_length
-    if not (
-        IS_DIRECT
-        and rank_one_update(new, rotation, p, half)
-        and rank_one_update(new, rotation, product(rotation, q), -half)
-    ):
-        rotation = np.diag(values[:size])
+    found = IS_DIRECT
+    if found:
+        found = rank_one_update(new, rotation, p, half)
+        found &= rank_one_update(new, rotation, product(rotation, q), -half)
+    if not found:
+        rotation[:] = 0.0
+        for i in range(size):
+            rotation[i, i] = values[i]
         add_rank_two(rotation, alpha, beta, c)
         eigh(rotation, new)
-    values[:size] = new
     rotated = np.empty((size, a.size))
     multiply(rotation, vectors[:size], rotated)
-    vectors[:size] = rotated
+    assign(vectors[:size], rotated)
+    assign(values[:size], new)
     return size
 
 
@@ -460,8 +488,7 @@ def rank_one_update(values, vectors, z, rho):
         z_i^2 = (r_i - d_i) prod_{j != i} (r_j - d_i) / (d_j - d_i) / rho,
 
     the eigenvectors z_i / (d_i - r_j) are orthogonal to rounding, however close the roots.
-    Returns False, with nothing changed, if a root was not found. `values` and `vectors` are
-    modified in place.
+    Returns False if a root was not found. `values` and `vectors` are modified in place.
     """
     length = np.sqrt(np.dot(z, z))
     if length == 0.0 or rho == 0.0:
@@ -470,32 +497,40 @@ def rank_one_update(values, vectors, z, rho):
     sign = 1.0 if rho > 0.0 else -1.0
     z, rho, poles = z / length, abs(rho) * length * length, sign * values
     active = deflate(poles, vectors, z, rho)
-    k = active.size
-    values[:] = sign * poles
-    d, z = poles[active], z[active]
-    distances, roots = np.empty((k, k)), np.empty(k)
+    k, width = active.size, vectors.shape[1]
+    d, weights, rows = np.empty(k), np.empty(k), np.empty((k, width))
+    for i in range(k):
+        d[i], weights[i] = poles[active[i]], z[active[i]]
+        for j in range(width):
+            rows[i, j] = vectors[active[i], j]
+    distances, squares = np.empty((k, k)), np.ones(k)
     for j in range(k):
-        roots[j] = secular_root(j, d, z, rho, distances[j])
-    if not all_finite(roots):
-        return False
-    if k > 2:
-        squares = np.ones(k)
-        for j in range(k):
-            for i in range(k):
-                squares[i] *= distances[j, i] / (d[i] - d[j] if i != j else -1.0)
-        z = np.copysign(np.sqrt(np.maximum(squares, 0.0)), z)
-        for j in range(k):
-            distances[j] = z / distances[j]
-            distances[j] /= np.sqrt(np.dot(distances[j], distances[j]))
-    values[active] = sign * roots
-    rows, rotated = vectors[active], np.empty((k, vectors.shape[1]))
+        root = secular_root(j, d, weights, rho, distances[j])
+        if np.isnan(root):
+            return False
+        poles[active[j]] = root
+        for i in range(k):
+            squares[i] *= distances[j, i] / (d[i] - d[j] if i != j else -1.0)
+    for j in range(k if k > 2 else 0):
+        norm = 0.0
+        for i in range(k):
+            z_i = np.copysign(np.sqrt(max(0.0, squares[i])), weights[i])
+            distances[j, i] = z_i / distances[j, i]
+            norm += distances[j, i] * distances[j, i]
+        norm = np.sqrt(norm)
+        for i in range(k):
+            distances[j, i] /= norm
+    rotated = np.empty((k, width))
     multiply(distances, rows, rotated)
-    for j in range(k):
-        vectors[active[j]] = rotated[j]
+    for i in range(k):
+        for j in range(width):
+            vectors[active[i], j] = rotated[i, j]
+    for i in range(values.size):
+        values[i] = sign * poles[i]
     return True
 
 
-@compiled
+@inlined
 def deflate(poles, vectors, z, rho):
     """Indices, in ascending order of their poles, of what a rank-one update changes.
 
@@ -503,10 +538,18 @@ def deflate(poles, vectors, z, rho):
     eigenvectors are turned until one of the two z is zero. `poles`, z and the rows of `vectors`
     are modified in place.
     """
-    order = ascending(poles)
+    # By insertion: kept eigenvalues are nearly in order, or nearly in the opposite one.
+    size = poles.size
+    falls = poles[0] > poles[-1]
+    order = np.empty(size, np.int64)
+    for i in range(size):
+        index, j = size - 1 - i if falls else i, i
+        while j > 0 and poles[order[j - 1]] > poles[index]:
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = index
     tolerance = 8.0 * EPS * max(abs(poles[order[0]]), abs(poles[order[-1]]), rho)
-    active = np.empty(z.size, np.int64)
-    k = 0
+    active, k = np.empty(size, np.int64), 0
     for i in order:
         if rho * abs(z[i]) <= tolerance:
             continue
@@ -529,22 +572,7 @@ def deflate(poles, vectors, z, rho):
     return active[:k]
 
 
-@compiled
-def ascending(values):
-    """Indices that sort the values, by insertion: fast, as kept eigenvalues are nearly in order."""
-    order = np.arange(values.size)
-    if values[0] > values[-1]:
-        order = order[::-1].copy()
-    for i in range(1, order.size):
-        index, j = order[i], i
-        while j > 0 and values[order[j - 1]] > values[index]:
-            order[j] = order[j - 1]
-            j -= 1
-        order[j] = index
-    return order
-
-
-@compiled
+@inlined
 def orthonormalise(vectors):
     """V <- (3 V - V V' V) / 2: Newton's step for V V' = I, which squares the error of rows that
     are orthonormal nearly. Modified in place.
@@ -552,10 +580,11 @@ def orthonormalise(vectors):
     rotated = np.empty(vectors.shape)
     multiply(outer_gram(vectors, vectors), vectors, rotated)
     for i in range(vectors.shape[0]):
-        vectors[i] = 1.5 * vectors[i] - 0.5 * rotated[i]
+        for j in range(vectors.shape[1]):
+            vectors[i, j] = 1.5 * vectors[i, j] - 0.5 * rotated[i, j]
 
 
-@compiled
+@inlined
 def keep(vectors, values, rank, rest, cut):
     """Move the eigenpairs that differ from `rest` by more than `cut` to the front, and count them.
 
@@ -566,7 +595,7 @@ def keep(vectors, values, rank, rest, cut):
         if abs(values[i] - rest) > cut:
             values[kept] = values[i]
             if kept < i:
-                vectors[kept] = vectors[i]
+                assign(vectors[kept], vectors[i])
             kept += 1
     values[kept:] = rest
     return kept
@@ -615,7 +644,7 @@ def objectives(D, R, z, starts, sizes, misfits, penalised, values, A, B, L, corn
             A[t] = transposed_product(X, u)
             B[t] = 0.5 * A[t]
         else:
-            values[t], A[t], B[t] = dual_loss_and_factors(X, y, misfits[t], factor, n)
+            values[t] = dual_loss_and_factors(X, y, misfits[t], factor, n, A[t], B[t])
 
 
 @compiled
@@ -748,16 +777,21 @@ def dual_of_iterate(matrix, vectors, weights, record, X):
     if rank < 0:
         return dual_matrix(matrix, X)
     P = outer_gram(X, vectors[:rank])
-    dual = outer_gram(P * (weights[:rank] - rest), P)
+    scaled = np.empty(P.shape)
+    for i in range(P.shape[0]):
+        for j in range(rank):
+            scaled[i, j] = (weights[j] - rest) * P[i, j]
+    dual = outer_gram(scaled, P)
     if rest != 0.0:
-        dual += rest * outer_gram(X, X)
+        gram = outer_gram(X, X)
+        for i in range(P.shape[0]):
+            for j in range(P.shape[0]):
+                dual[i, j] += rest * gram[i, j]
     return dual
 
 
-@compiled
-def meet_task(
-    matrices, totals, vectors, buffers, values, weights, factors, meetings, records, X, y, lo, hi
-):
+@inlined
+def meet_task(matrices, vectors, weights, factors, meetings, records, X, y, lo, hi):
     """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
 
     The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
@@ -769,7 +803,7 @@ def meet_task(
     truncated = False
     R_safe, z_safe, misfit_safe = R, z, misfit
     for k in range(lo, hi):
-        record = records[k]
+        record, a, b = records[k], factors[k, 0], factors[k, 1]
         R_k, z_k, misfit_k = R, z, misfit
         L = dual_of_iterate(matrices[k], vectors[k], weights[k], record, R_k)
         largest = factorise_dual(L, n)
@@ -780,8 +814,7 @@ def meet_task(
             R_k, z_k, misfit_k = R_safe, z_safe, misfit_safe
             L = dual_of_iterate(matrices[k], vectors[k], weights[k], record, R_k)
             factorise_dual(L, n)
-        loss, a, b = dual_loss_and_factors(R_k, z_k, misfit_k, L, n)
-        factors[k, 0], factors[k, 1] = a, b
+        loss = dual_loss_and_factors(R_k, z_k, misfit_k, L, n, a, b)
         norm = gradient_norm(np.dot(a, b), lengths(a, b), record["entropic"])
         norms = np.hypot(record["norm"], norm)
         t = record["n_tasks"] + 1
@@ -796,20 +829,20 @@ def meet_task(
     return True
 
 
-@compiled
+@inlined
 def lengths(a, b):
     """|a| |b|, of which neither square may overflow alone."""
     return np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
 
 
-@compiled
+@inlined
 def gradient_norm(inner, outer, operator):
     """||a b' + b a'|| in operator or Frobenius norm, from a.b and |a||b|; 0 where it underflows."""
     norm = abs(inner) + outer if operator else np.sqrt(2.0) * np.hypot(inner, outer)
     return 0.0 if norm < SMALLEST_NORM else norm
 
 
-@compiled
+@inlined
 def enter_task(met, record):
     """Count the task that was met. `record` is modified in place."""
     norm, step = met["norm"], met["step"]
@@ -821,7 +854,7 @@ def enter_task(met, record):
     record["step_cost"] += step * norm * norm
 
 
-@compiled
+@inlined
 def add_iterate(matrix, total, vectors, buffer, weights, record):
     """Add D to the sum of iterates, whose lower triangle is `total`.
 
@@ -846,11 +879,12 @@ def add_iterate(matrix, total, vectors, buffer, weights, record):
         else:
             record["n_subtracted"] += 1
             place = room - record["n_subtracted"]
-        buffer[place] = np.sqrt(abs(excess)) * vectors[i]
+        for j in range(buffer.shape[1]):
+            buffer[place, j] = np.sqrt(abs(excess)) * vectors[i, j]
     record["rest_total"] += rest
 
 
-@compiled
+@inlined
 def add_buffer(total, buffer, n_added, n_subtracted):
     """Add what waits in the buffer to the lower triangle of `total`, which is modified in place."""
     if n_added > 0:
@@ -864,118 +898,125 @@ def sums_of_iterates(totals, buffers, records, sums, lo, hi):
     """sums[k] <- the sum of the k-th candidate's iterates. Modified in place: `sums`."""
     for k in range(lo, hi):
         record = records[k]
-        sums[k] = totals[k]
+        assign(sums[k], totals[k])
         add_buffer(sums[k], buffers[k], record["n_added"], record["n_subtracted"])
         add_to_diagonal(sums[k], record["rest_total"])
-        for i in range(sums.shape[1]):
-            for j in range(i):
-                sums[k, j, i] = sums[k, i, j]
+        mirror(sums[k])
 
 
-@compiled
-def euclidean_step(matrix, vectors, values, weights, met, record, a, b):
-    """D <- proj(D + gamma (a b' + b a')), by the cheapest path that is exact.
+@inlined
+def take_certified_step(matrix, vectors, weights, met, record, a, b):
+    """D <- proj(D + gamma (a b' + b a')) without eigenvectors, if that is certain to be exact.
 
-    Certified: the update moves no eigenvalue down by more than gamma (|a||b| - a.b). If a known
-    lower bound on D's eigenvalues leaves them all above the shift that the trace asks for,
-    nothing is clipped and the projection is that shift, of D itself. It is made out of its
-    eigenvectors only if more such steps may follow. Otherwise: a rank-two update of D's
-    eigenvectors, which are found first if they are not known. All but a and b are modified in
-    place.
+    The update moves no eigenvalue down by more than gamma (|a||b| - a.b). If a known lower bound
+    on D's eigenvalues leaves them all above the shift that the trace asks for, nothing is clipped
+    and the projection is that shift. D is made out of its eigenvectors only if more such steps may
+    follow. Returns whether the step was taken; if so, all but a and b are modified in place.
     """
-    d, radius, gamma, rank = a.size, record["radius"], record["step"], record["rank"]
-    rounding = d * EPS * radius
+    d, gamma, rank = a.size, record["step"], record["rank"]
     inner = np.dot(a, b)
-    trace = np.trace(matrix) if rank < 0 else weights.sum()
-    shift = max(0.0, (trace + 2.0 * gamma * inner - radius) / d)
-    fall = gamma * (lengths(a, b) - inner) + shift + rounding
-    if record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
-        if rank >= 0:
-            matrix[:] = compose(vectors[:rank], weights[:rank], record["rest"])
-        add_rank_two(matrix, a, b, gamma)
-        add_to_diagonal(matrix, -shift)
-        record["floor"] -= fall
+    trace = 0.0
+    for i in range(d):
+        trace += matrix[i, i] if rank < 0 else weights[i]
+    shift = max(0.0, (trace + 2.0 * gamma * inner - record["radius"]) / d)
+    fall = gamma * (lengths(a, b) - inner) + shift + d * EPS * record["radius"]
+    if not record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
+        met["shift"] = np.nan
+        return False
+    if rank >= 0:
+        assign(matrix, compose(vectors[:rank], weights[:rank], record["rest"]))
         record["rank"] = -1
-        met["shift"] = shift
-        return
-    met["shift"] = np.nan
+    add_rank_two(matrix, a, b, gamma)
+    add_to_diagonal(matrix, -shift)
+    record["floor"] -= fall
+    met["shift"] = shift
+    return True
+
+
+@inlined
+def update_kept(matrix, vectors, values, record, a, b, c):
+    """Eigenvectors after c (a b' + b a') was added to what they belong to, and how many.
+
+    They are found anew where they are not known, and where S can mend what rounding errors may
+    have added up to; of D nothing else is kept, and they are made orthonormal again. `vectors`,
+    `values` and `record` are modified in place, and so is `matrix` if it is D.
+    """
+    rank, drifted = record["rank"], record["drift"] > MOST_DRIFT
     if rank < 0:
-        add_rank_two(matrix, a, b, gamma)
-        vectors[:] = matrix
+        add_rank_two(matrix, a, b, c)
+    if rank < 0 or (drifted and record["entropic"]):
+        assign(vectors, matrix)
         eigh(vectors, values)
-        size = d
         record["drift"] = 0.0
-    else:
-        size = rank_two_update(vectors, values, rank, a, b, gamma)
-        record["drift"] += np.sqrt(size) * EPS
-        if record["drift"] > MOST_DRIFT:
-            orthonormalise(vectors[:size])
-            record["drift"] = 0.0
+        return a.size
+    size = rank_two_update(vectors, values, rank, a, b, c)
+    if drifted:
+        orthonormalise(vectors[:size])
+        record["drift"] = 0.0
+    record["drift"] += np.sqrt(size) * EPS
+    return size
+
+
+@inlined
+def clip(vectors, values, size, weights, record):
+    """Project what was updated onto {D PSD, tr D <= radius}. Modified in place: all arrays."""
+    d = values.size
     # A rest that is zero stays so.
     last = d if size < d and values[size] > 0.0 else size
-    values[:last] = soft_threshold(values[:last], radius)
+    assign(values[:last], soft_threshold(values[:last], record["radius"]))
     rest = values[size] if size < d else 0.0
-    record["rank"] = keep(vectors, values, size, rest, rounding)
+    record["rank"] = keep(vectors, values, size, rest, d * EPS * record["radius"])
     record["rest"] = rest
-    record["floor"] = max(0.0, values.min())
-    weights[:] = values
+    floor = values[d - 1]
+    for i in range(record["rank"]):
+        floor = min(floor, values[i])
+    record["floor"] = floor
+    assign(weights, values)
 
 
-@compiled
-def entropic_step(matrix, vectors, values, weights, record, a, b):
-    """S <- S + a b' + b a', then D = radius exp(eta S) / (tr exp(eta S) + 1).
-
-    The eigenvectors of S are updated, or found anew when errors may have added up. All but a and
-    b are modified in place.
-    """
-    d = a.size
-    add_rank_two(matrix, a, b, 1.0)
-    if record["drift"] > MOST_DRIFT:
-        vectors[:] = matrix
-        eigh(vectors, values)
-        rank = d
-        record["drift"] = 0.0
-    else:
-        rank = rank_two_update(vectors, values, record["rank"], a, b, 1.0)
-        record["drift"] += np.sqrt(rank) * EPS
-    rank = keep(vectors, values, rank, 0.0, d * EPS * np.abs(values[:rank]).max())
+@inlined
+def weigh(vectors, values, size, weights, record):
+    """D = radius exp(eta S) / (tr exp(eta S) + 1) of an S that was updated. Modified in place: all."""
+    d = values.size
+    rank = keep(vectors, values, size, 0.0, d * EPS * np.abs(values).max())
     new, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
-    weights[:rank], weights[rank:] = new, rest
+    assign(weights[:rank], new)
+    weights[rank:] = rest
     record["rank"], record["rest"] = rank, rest
 
 
 @compiled
-def take_steps(
-    matrices, totals, vectors, buffers, values, weights, factors, meetings, records, lo, hi
-):
-    """Step on from the task that was met: down the gradient and back into the set, or to the
-    regularised leader. Modified in place: all arrays.
+def learn(
+    matrices, totals, vectors, buffers, values, weights, factors, meetings, records,
+    X, y, meets, steps, lo, hi,
+):  # fmt: skip
+    """Meet a task and step on from it: down the gradient and back into the set, by the cheapest
+    path that is exact, or to the regularised leader.
+
+    It does both or, so that threads can share the candidates, one at a time. Returns False, with
+    nothing changed, if the task is refused. Modified in place: all arrays but X and y.
     """
-    for k in range(lo, hi):
-        record, met, a, b = records[k], meetings[k], factors[k, 0], factors[k, 1]
-        add_iterate(matrices[k], totals[k], vectors[k], buffers[k], weights[k], record)
+    if meets and not meet_task(
+        matrices, vectors, weights, factors, meetings, records, X, y, lo, hi
+    ):
+        return False
+    for k in range(lo, hi if steps else lo):
+        matrix, V, record, met = matrices[k], vectors[k], records[k], meetings[k]
+        a, b = factors[k, 0], factors[k, 1]
+        add_iterate(matrix, totals[k], V, buffers[k], weights[k], record)
         enter_task(met, record)
         if met["norm"] == 0.0:
             continue
         if record["entropic"]:
-            entropic_step(matrices[k], vectors[k], values[k], weights[k], record, a, b)
+            add_rank_two(matrix, a, b, 1.0)
+        elif take_certified_step(matrix, V, weights[k], met, record, a, b):
+            continue
+        c = 1.0 if record["entropic"] else record["step"]
+        size = update_kept(matrix, V, values[k], record, a, b, c)
+        if record["entropic"]:
+            weigh(V, values[k], size, weights[k], record)
         else:
-            euclidean_step(matrices[k], vectors[k], values[k], weights[k], met, record, a, b)
-
-
-@compiled
-def learn(matrices, totals, vectors, buffers, values, weights, factors, meetings, records, X, y):
-    """Meet a task and step, all candidates; False, with nothing changed, if it is refused."""
-    n_candidates = records.size
-    if not meet_task(
-        matrices, totals, vectors, buffers, values, weights, factors, meetings, records, X, y,
-        0, n_candidates,
-    ):  # fmt: skip
-        return False
-    take_steps(
-        matrices, totals, vectors, buffers, values, weights, factors, meetings, records,
-        0, n_candidates,
-    )  # fmt: skip
+            clip(V, values[k], size, weights[k], record)
     return True
 
 

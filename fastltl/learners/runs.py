@@ -75,24 +75,26 @@ class Run(ABC):
 
     def learn(self, X: Array, y: Array) -> bool:
         """Take one task with every candidate, or refuse it with nothing changed."""
-        return kernels.learn(*self._arrays, X, y)
+        return kernels.learn(*self._arrays, X, y, True, True, 0, len(self.records))
 
     def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
         """`learn`, to the bit, with the candidates shared out between threads."""
         n_candidates = len(self.records)
         met = in_pieces(
-            kernels.meet_task,
+            kernels.learn,
             n_candidates,
             n_threads,
             0.1 * X.size * (X.shape[1] + min(X.shape)),
             *self._arrays,
             X,
             y,
+            True,
+            False,
         )
         if not all(met):
             return False
         cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
-        in_pieces(kernels.take_steps, n_candidates, n_threads, cost, *self._arrays)
+        in_pieces(kernels.learn, n_candidates, n_threads, cost, *self._arrays, X, y, False, True)
         return True
 
     @property
