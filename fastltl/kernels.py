@@ -27,6 +27,7 @@ from fastltl.lapack import (
     eigh,
     inlined,
     multiply,
+    multiply_by_triangle,
     multiply_transposed,
     secular_root,
     sort_descending,
@@ -73,18 +74,12 @@ RECORD = np.dtype(
         ("rest_total", np.float64),  # sum of `rest` over the iterates added to a total
         ("n_added", np.int64),  # how many rows wait in the buffer to be added to the total
         ("n_subtracted", np.int64),  # and to be subtracted
+        ("met_loss", np.float64),  # loss of the latest task met, at the iterate
+        ("met_norm", np.float64),  # norm of its gradient
+        ("met_step", np.float64),  # step to take along it
+        ("shift", np.float64),  # subtracted from the diagonal after it, NaN if more was done
     ],
     align=True,
-)
-
-#: What a candidate finds when it meets a task, before it learns from it.
-MEETING = np.dtype(
-    [
-        ("loss", np.float64),  # of the task, at the candidate's iterate
-        ("norm", np.float64),  # of its gradient
-        ("step", np.float64),  # to take along it
-        ("shift", np.float64),  # subtracted from the diagonal after it, NaN if more was done
-    ]
 )
 
 
@@ -112,9 +107,9 @@ def assign(target, source):
 
 @compiled
 def add_rank_two(A, a, b, c):
-    """A <- A + c (a b' + b a'), symmetric to the bit. Modified in place."""
+    """A <- A + c (a b' + b a'), its lower triangle only. Modified in place."""
     for i in range(a.size):
-        for j in range(a.size):
+        for j in range(i + 1):
             A[i, j] += c * (a[i] * b[j] + b[i] * a[j])
 
 
@@ -191,20 +186,34 @@ def factorise(A):
 
     The factor is NaN if A is singular to rounding or not finite. Modified in place: A.
     """
-    largest = 0.0
+    largest, trace = 0.0, 0.0
     for i in range(A.shape[0]):
         largest = max(largest, A[i, i])  # which is on the diagonal
-    if not (all_finite(A) and cholesky(A)):
+        trace += A[i, i]
+    # What is not finite off the diagonal makes a pivot NaN.
+    if not (trace < np.inf and cholesky(A)):
         A[:] = np.nan
     return largest
 
 
 @compiled
 def dual_matrix(D, X):
-    """X D X'."""
-    XD = np.empty(X.shape)
-    multiply(X, D, XD)
-    return outer_gram(XD, X)
+    """The lower triangle of X D X', from that of D, in half the time of the whole.
+
+    With H the lower triangle of D less half the diagonal, D = H + H' and X D X' = XH X' + X (XH)'.
+    """
+    XH, half = X.copy(), np.empty(X.shape[1])
+    multiply_by_triangle(XH, D)
+    for j in range(half.size):
+        half[j] = 0.5 * D[j, j]
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            XH[i, j] -= half[j] * X[i, j]
+    dual = outer_gram(XH, X)
+    for i in range(X.shape[0]):
+        for j in range(i + 1):
+            dual[i, j] += dual[j, i]
+    return dual
 
 
 @inlined
@@ -331,6 +340,7 @@ def task_loss_and_gradient(D, X, y):
     loss, a, b = loss_and_factors(D, X, y)
     gradient = np.zeros(D.shape)
     add_rank_two(gradient, a, b, -1.0)
+    mirror(gradient)
     return loss, gradient
 
 
@@ -684,10 +694,7 @@ def weights_of_tasks(Ds, R, z, starts, sizes, W, lo, hi):
 
 @compiled
 def weights_from_duals(c, Ds, duals, corners, R, z, starts, sizes, W, lo, hi):
-    """`weights_of_tasks` with c D_k, where X D_k X' is known: duals[k] from corners[t] on.
-
-    Of each D_k the lower triangle is read only.
-    """
+    """`weights_of_tasks` with c D_k, where X D_k X' is known: duals[k] from corners[t] on."""
     n_tasks = sizes.size
     for item in range(lo, hi):
         k, t = item // n_tasks, item % n_tasks
@@ -765,14 +772,18 @@ def score_weights(W, X, y, starts, metric, scores, lo, hi):
 # arrays. A task is met by all of them before any takes its step, so that a task that is refused
 # has changed nothing. Candidates lo to hi are a thread's share.
 #
+# Of the k-th candidate, state[:, k] are four matrices, called `matrix`, `total`, `vectors` and
+# `buffer`, and rows[:, k] are the `values` of what it keeps eigenvectors of, the `weights` that
+# these have in the iterate, and the factors a and b of the latest gradient.
+#
 # A candidate's iterate is D = sum_i weights_i v_i v_i' + rest (I - sum_i v_i v_i') with `rank`
-# rows v_i of `vectors`. Its `matrix` is S in entropic geometry. In euclidean geometry it is D, and
-# kept only where that is cheaper than eigenvectors, which is said by a rank of -1.
+# rows v_i of `vectors`. The lower triangle of its `matrix` is S in entropic geometry. In euclidean
+# geometry it is D, and kept only where that is cheaper than eigenvectors: then the rank is -1.
 
 
 @compiled
 def dual_of_iterate(matrix, vectors, weights, record, X):
-    """X D X', which with P = X V' is P diag(weights - rest) P' + rest XX'."""
+    """The lower triangle of X D X': with P = X V', of P diag(weights - rest) P' + rest XX'."""
     rank, rest = record["rank"], record["rest"]
     if rank < 0:
         return dual_matrix(matrix, X)
@@ -785,34 +796,35 @@ def dual_of_iterate(matrix, vectors, weights, record, X):
     if rest != 0.0:
         gram = outer_gram(X, X)
         for i in range(P.shape[0]):
-            for j in range(P.shape[0]):
+            for j in range(i + 1):
                 dual[i, j] += rest * gram[i, j]
     return dual
 
 
 @inlined
-def meet_task(matrices, vectors, weights, factors, meetings, records, X, y, lo, hi):
+def meet_task(state, rows, records, X, y, lo, hi):
     """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
 
     The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
-    Returns False if a number in the task is not finite or becomes so on the way. `factors` and
-    `meetings` are modified in place.
+    Returns False if a number in the task is not finite or becomes so on the way. Modified in place
+    is what `rows` and `records` tell of the task.
     """
     n = y.size
     R, z, misfit = compress(X, y)
     truncated = False
     R_safe, z_safe, misfit_safe = R, z, misfit
     for k in range(lo, hi):
-        record, a, b = records[k], factors[k, 0], factors[k, 1]
+        record, a, b = records[k], rows[2, k], rows[3, k]
+        matrix, V, weights = state[0, k], state[2, k], rows[1, k]
         R_k, z_k, misfit_k = R, z, misfit
-        L = dual_of_iterate(matrices[k], vectors[k], weights[k], record, R_k)
+        L = dual_of_iterate(matrix, V, weights, record, R_k)
         largest = factorise_dual(L, n)
         if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
             if not truncated:
                 R_safe, z_safe, misfit_safe = truncate(R, z, misfit)
                 truncated = True
             R_k, z_k, misfit_k = R_safe, z_safe, misfit_safe
-            L = dual_of_iterate(matrices[k], vectors[k], weights[k], record, R_k)
+            L = dual_of_iterate(matrix, V, weights, record, R_k)
             factorise_dual(L, n)
         loss = dual_loss_and_factors(R_k, z_k, misfit_k, L, n, a, b)
         norm = gradient_norm(np.dot(a, b), lengths(a, b), record["entropic"])
@@ -824,8 +836,7 @@ def meet_task(matrices, vectors, weights, factors, meetings, records, X, y, lo, 
         total = record["loss"] + loss + t * norms + record["step_cost"] + step * norm * norm
         if not np.isfinite(total):
             return False
-        met = meetings[k]
-        met["loss"], met["norm"], met["step"], met["shift"] = loss, norm, step, 0.0
+        record["met_loss"], record["met_norm"], record["met_step"] = loss, norm, step
     return True
 
 
@@ -843,14 +854,14 @@ def gradient_norm(inner, outer, operator):
 
 
 @inlined
-def enter_task(met, record):
+def enter_task(record):
     """Count the task that was met. `record` is modified in place."""
-    norm, step = met["norm"], met["step"]
+    norm, step = record["met_norm"], record["met_step"]
     record["n_tasks"] += 1
-    record["loss"] += met["loss"]
+    record["loss"] += record["met_loss"]
     record["norm"] = np.hypot(record["norm"], norm)
     record["largest"] = max(record["largest"], norm)
-    record["step"] = step
+    record["step"], record["shift"] = step, 0.0
     record["step_cost"] += step * norm * norm
 
 
@@ -894,18 +905,18 @@ def add_buffer(total, buffer, n_added, n_subtracted):
 
 
 @compiled
-def sums_of_iterates(totals, buffers, records, sums, lo, hi):
+def sums_of_iterates(state, records, sums, lo, hi):
     """sums[k] <- the sum of the k-th candidate's iterates. Modified in place: `sums`."""
     for k in range(lo, hi):
         record = records[k]
-        assign(sums[k], totals[k])
-        add_buffer(sums[k], buffers[k], record["n_added"], record["n_subtracted"])
+        assign(sums[k], state[1, k])
+        add_buffer(sums[k], state[3, k], record["n_added"], record["n_subtracted"])
         add_to_diagonal(sums[k], record["rest_total"])
         mirror(sums[k])
 
 
 @inlined
-def take_certified_step(matrix, vectors, weights, met, record, a, b):
+def take_certified_step(matrix, vectors, weights, record, a, b):
     """D <- proj(D + gamma (a b' + b a')) without eigenvectors, if that is certain to be exact.
 
     The update moves no eigenvalue down by more than gamma (|a||b| - a.b). If a known lower bound
@@ -921,7 +932,7 @@ def take_certified_step(matrix, vectors, weights, met, record, a, b):
     shift = max(0.0, (trace + 2.0 * gamma * inner - record["radius"]) / d)
     fall = gamma * (lengths(a, b) - inner) + shift + d * EPS * record["radius"]
     if not record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
-        met["shift"] = np.nan
+        record["shift"] = np.nan
         return False
     if rank >= 0:
         assign(matrix, compose(vectors[:rank], weights[:rank], record["rest"]))
@@ -929,7 +940,7 @@ def take_certified_step(matrix, vectors, weights, met, record, a, b):
     add_rank_two(matrix, a, b, gamma)
     add_to_diagonal(matrix, -shift)
     record["floor"] -= fall
-    met["shift"] = shift
+    record["shift"] = shift
     return True
 
 
@@ -976,9 +987,12 @@ def clip(vectors, values, size, weights, record):
 
 @inlined
 def weigh(vectors, values, size, weights, record):
-    """D = radius exp(eta S) / (tr exp(eta S) + 1) of an S that was updated. Modified in place: all."""
+    """D = radius exp(eta S) / (tr exp(eta S) + 1) of an updated S. Modified in place: all arrays."""
     d = values.size
-    rank = keep(vectors, values, size, 0.0, d * EPS * np.abs(values).max())
+    largest = 0.0
+    for i in range(size):
+        largest = max(largest, abs(values[i]))
+    rank = keep(vectors, values, size, 0.0, d * EPS * largest)
     new, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
     assign(weights[:rank], new)
     weights[rank:] = rest
@@ -986,45 +1000,38 @@ def weigh(vectors, values, size, weights, record):
 
 
 @compiled
-def learn(
-    matrices, totals, vectors, buffers, values, weights, factors, meetings, records,
-    X, y, meets, steps, lo, hi,
-):  # fmt: skip
+def learn(state, rows, records, X, y, meets, steps, lo, hi):
     """Meet a task and step on from it: down the gradient and back into the set, by the cheapest
     path that is exact, or to the regularised leader.
 
     It does both or, so that threads can share the candidates, one at a time. Returns False, with
-    nothing changed, if the task is refused. Modified in place: all arrays but X and y.
+    nothing learned, if the task is refused. Modified in place: all arrays but X and y.
     """
-    if meets and not meet_task(
-        matrices, vectors, weights, factors, meetings, records, X, y, lo, hi
-    ):
+    if meets and not meet_task(state, rows, records, X, y, lo, hi):
         return False
     for k in range(lo, hi if steps else lo):
-        matrix, V, record, met = matrices[k], vectors[k], records[k], meetings[k]
-        a, b = factors[k, 0], factors[k, 1]
-        add_iterate(matrix, totals[k], V, buffers[k], weights[k], record)
-        enter_task(met, record)
-        if met["norm"] == 0.0:
+        matrix, total, vectors, buffer = state[0, k], state[1, k], state[2, k], state[3, k]
+        values, weights, a, b = rows[0, k], rows[1, k], rows[2, k], rows[3, k]
+        record = records[k]
+        add_iterate(matrix, total, vectors, buffer, weights, record)
+        enter_task(record)
+        if record["met_norm"] == 0.0:
             continue
         if record["entropic"]:
             add_rank_two(matrix, a, b, 1.0)
-        elif take_certified_step(matrix, V, weights[k], met, record, a, b):
+        elif take_certified_step(matrix, vectors, weights, record, a, b):
             continue
         c = 1.0 if record["entropic"] else record["step"]
-        size = update_kept(matrix, V, values[k], record, a, b, c)
+        size = update_kept(matrix, vectors, values, record, a, b, c)
         if record["entropic"]:
-            weigh(V, values[k], size, weights[k], record)
+            weigh(vectors, values, size, weights, record)
         else:
-            clip(V, values[k], size, weights[k], record)
+            clip(vectors, values, size, weights, record)
     return True
 
 
 @compiled
-def follow_duals(
-    matrices, vectors, weights, factors, meetings, records,
-    R, starts, corners, grams, duals, totals, lo, hi,
-):  # fmt: skip
+def follow_duals(state, rows, records, R, starts, corners, grams, duals, totals, lo, hi):
     """Update X D X' of every task, and its sum over the run, by the step that D has taken.
 
     A certified step D + gamma (a b' + b a') - shift I changes it by
@@ -1033,15 +1040,15 @@ def follow_duals(
     """
     for k in range(lo, hi):
         totals[k] += duals[k]
-        gamma, shift = meetings[k]["step"], meetings[k]["shift"]
+        gamma, shift = records[k]["step"], records[k]["shift"]
         for t in range(starts.size - 1):
             X = R[starts[t] : starts[t + 1]]
             dual = duals[k, corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
             if np.isnan(shift):
-                dual[:] = dual_of_iterate(matrices[k], vectors[k], weights[k], records[k], X)
-            elif meetings[k]["norm"] > 0.0:
+                new = dual_of_iterate(state[0, k], state[2, k], rows[1, k], records[k], X)
+                assign(dual, new)
+            elif records[k]["met_norm"] > 0.0:
                 gram = grams[corners[t] : corners[t + 1]].reshape(dual.shape)
-                p, q = product(X, factors[k, 0]), product(X, factors[k, 1])
-                add_rank_two(dual, p, q, gamma)
+                add_rank_two(dual, product(X, rows[2, k]), product(X, rows[3, k]), gamma)
                 if shift > 0.0:
                     dual -= shift * gram

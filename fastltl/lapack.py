@@ -30,6 +30,7 @@ _ROUTINES = {
         "dgemv": "ciiddididdi",
         "dsymv": "ciddididdi",
         "dsyrk": "cciiddiddi",
+        "dtrmm": "cccciiddidi",
         "dtrsv": "cccididi",
     },
     "lapack": {
@@ -91,8 +92,9 @@ IS_DIRECT = bool(_found)
 
 if IS_DIRECT:
     _dgemm, _dgemv, _dsymv = _found["dgemm"], _found["dgemv"], _found["dsymv"]
-    _dsyrk, _dtrsv, _dpotrf = _found["dsyrk"], _found["dtrsv"], _found["dpotrf"]
-    _dsyevd, _dgelqf, _dormlq = _found["dsyevd"], _found["dgelqf"], _found["dormlq"]
+    _dsyrk, _dtrmm, _dtrsv = _found["dsyrk"], _found["dtrmm"], _found["dtrsv"]
+    _dpotrf, _dsyevd = _found["dpotrf"], _found["dsyevd"]
+    _dgelqf, _dormlq = _found["dgelqf"], _found["dormlq"]
     _dgesdd, _dlaed4, _dlasrt = _found["dgesdd"], _found["dlaed4"], _found["dlasrt"]
     _N, _T, _U, _L, _V, _S, _D = (np.uint8(ord(letter)) for letter in "NTULVSD")
 
@@ -177,6 +179,15 @@ if IS_DIRECT:
         _dsyrk(
             _ref(_U), _ref(_N), _int(n), _int(k), _ref(c), A.ctypes, _int(n), _ref(1.0),
             C.ctypes, _int(n),
+        )  # fmt: skip
+
+    @_inner
+    def multiply_by_triangle(X, A):
+        """X <- X L with L the lower triangle of A. Modified in place: X."""
+        m, n = X.shape
+        _dtrmm(
+            _ref(_L), _ref(_U), _ref(_N), _ref(_N), _int(n), _int(m), _ref(1.0), A.ctypes,
+            _int(n), X.ctypes, _int(n),
         )  # fmt: skip
 
     @_inner
@@ -289,6 +300,10 @@ else:
     @_inner
     def add_gram(A, c, C):
         C += c * np.tril(np.dot(A.T, A))
+
+    @_inner
+    def multiply_by_triangle(X, A):
+        X[:] = np.dot(X, np.tril(A))
 
     @_inner
     def cholesky(A):

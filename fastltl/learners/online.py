@@ -270,19 +270,26 @@ class OnlineLTL(OnlineLearner):
         self.fit_intercept = fit_intercept
 
     def _learn_at_once(self, X: Any, y: Any) -> bool:
-        """The express lane: a small task as kernels want it, in the midst of a run.
+        """The express lane: a task as kernels want it, in the midst of a run.
 
         A task that the kernel refuses has changed nothing, and meets its error in the other lane.
         """
-        X, y = writable(X), writable(y)
-        return (
-            "_run" in self.__dict__
-            and self._settings() == self._run_settings
-            and is_ready_task(X, y, self.n_features_in_)
-            and not (self.fit_intercept or self._warns_of_arrays)
-            and not may_thread(*X.shape)
-            and self._run.learn(X, y)
-        )
+        run = self.__dict__.get("_run")
+        if (
+            run is None
+            or self._settings() != self._run_settings
+            or self.fit_intercept
+            or self._warns_of_arrays
+        ):
+            return False
+        if not is_ready_task(X, y, self.n_features_in_):
+            X, y = writable(X), writable(y)
+            if not is_ready_task(X, y, self.n_features_in_):
+                return False
+        if may_thread(*X.shape):
+            with one_blas_thread():
+                return run.learn(X, y)
+        return run.learn(X, y)
 
     def _new_run(self, d: int) -> Run:
         radius, scale = check_lam(self.lam), self.step_scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from fastltl.evaluation import HeldOut
 from fastltl.objectives import ReducedTasks
 from fastltl.threads import in_pieces
 from fastltl.validation import Array, check_positive
-
 
 #: Steps after which X D X' is computed anew: each adds two rounding errors or so.
 STEPS_FOLLOWED = 256
@@ -25,48 +24,22 @@ class Run(ABC):
     D^(1).
     """
 
-    #: Names of the arrays in the order in which the kernels take them.
-    ARRAYS: ClassVar[tuple[str, ...]] = (
-        "matrices",
-        "totals",
-        "vectors",
-        "buffers",
-        "values",
-        "weights",
-    )
-
     def __init__(self, d: int, radii: Array, numerators: Array, first: Array) -> None:
-        shape = len(radii), d, d
-        self.matrices, self.totals, self.vectors, self.buffers = np.zeros((4, *shape))
-        self.values, self.weights = np.zeros(shape[:2]), np.tile(first[:, None], d)
+        self.state = np.zeros((4, len(radii), d, d))
+        self.rows = np.zeros((4, len(radii), d))
+        self.rows[1] = first[:, None]
         self.records = np.zeros(len(radii), kernels.RECORD)
         self.records["radius"], self.records["scale"] = radii, numerators
         self.records["rest"] = first
-        self._prepare()
 
-    def _prepare(self) -> None:
-        """Lay out what kernels take, with room for what a task tells the candidates."""
-        n_candidates, d = self.values.shape
-        self._factors = np.zeros((n_candidates, 2, d))
-        self._meetings = np.zeros(n_candidates, kernels.MEETING)
-        self._arrays: tuple[Any, ...] = (
-            *(getattr(self, name) for name in self.ARRAYS),
-            self._factors,
-            self._meetings,
-            self.records,
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What was learned, without the room for a task."""
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._prepare()
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What kernels take, and modify in place."""
+        return self.state, self.rows, self.records
 
     @property
     def n_features(self) -> int:
-        return int(self.values.shape[1])
+        return int(self.rows.shape[2])
 
     @property
     def n_tasks(self) -> int:
@@ -75,7 +48,8 @@ class Run(ABC):
 
     def learn(self, X: Array, y: Array) -> bool:
         """Take one task with every candidate, or refuse it with nothing changed."""
-        return kernels.learn(*self._arrays, X, y, True, True, 0, len(self.records))
+        records = self.records
+        return kernels.learn(self.state, self.rows, records, X, y, True, True, 0, records.size)
 
     def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
         """`learn`, to the bit, with the candidates shared out between threads."""
@@ -85,7 +59,7 @@ class Run(ABC):
             n_candidates,
             n_threads,
             0.1 * X.size * (X.shape[1] + min(X.shape)),
-            *self._arrays,
+            *self.arrays,
             X,
             y,
             True,
@@ -94,7 +68,7 @@ class Run(ABC):
         if not all(met):
             return False
         cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
-        in_pieces(kernels.learn, n_candidates, n_threads, cost, *self._arrays, X, y, False, True)
+        in_pieces(kernels.learn, n_candidates, n_threads, cost, *self.arrays, X, y, False, True)
         return True
 
     @property
@@ -109,22 +83,20 @@ class Run(ABC):
     def _iterate(self, k: int) -> Array:
         rank, rest = self.records[k]["rank"], self.records[k]["rest"]
         if rank < 0:
-            return self.matrices[k]
-        return kernels.compose(self.vectors[k, :rank], self.weights[k, :rank], rest)
+            lower = np.tril(self.state[0, k])
+            return lower + np.tril(lower, -1).T
+        return kernels.compose(self.state[2, k, :rank], self.rows[1, k, :rank], rest)
 
     def sums(self, n_threads: int = 1) -> Array:
         """D^(1) + ... + D^(T) of each candidate, in an array of its own."""
-        sums = np.empty_like(self.totals)
-        cost = float(self.n_features**2)
-        records, n_candidates = self.records, len(self.records)
+        sums = np.empty_like(self.state[1])
         in_pieces(
             kernels.sums_of_iterates,
-            n_candidates,
+            len(sums),
             n_threads,
-            cost,
-            self.totals,
-            self.buffers,
-            records,
+            float(self.n_features**2),
+            self.state,
+            self.records,
             sums,
         )
         return sums
@@ -160,7 +132,7 @@ class EuclideanRun(Run):
             numerators = np.full_like(radii, check_positive(step, "step", wanted))
         super().__init__(d, radii, numerators, radii / d)
         self.records["adaptive"] = adaptive
-        self.values[:] = self.weights
+        self.rows[0] = self.rows[1]
         self.records["floor"] = radii / d
 
     def regret_bound(self, k: int) -> float:
@@ -222,12 +194,7 @@ class FollowedDuals:
             len(run.records),
             self.n_threads,
             float(tasks.corners[-1] + 2 * tasks.R.size),
-            run.matrices,
-            run.vectors,
-            run.weights,
-            run._factors,
-            run._meetings,
-            run.records,
+            *run.arrays,
             tasks.R,
             tasks.starts,
             tasks.corners,
