@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 
 def seconds(run):
@@ -11,11 +12,48 @@ def seconds(run):
     return time.perf_counter() - start
 
 
-def interleaved_medians(fast, plain, repeats=9):
+def interleaved_medians(fast, plain, repeats):
     """Median seconds of each."""
     return np.median([(seconds(fast), seconds(plain)) for _ in range(repeats)], axis=0)
 
 
-def print_row(name, size, fast, plain):
-    """A row of a table in Markdown, times in milliseconds."""
-    print(f"| {name} | {size} | {1e3 * fast:.3g} ms | {1e3 * plain:.3g} ms | {plain / fast:.1f} |")
+def relative(A, B):
+    """|A - B| / |B| in Frobenius norm."""
+    return float(np.linalg.norm(A - B) / np.linalg.norm(B))
+
+
+class Compared:
+    """An asv suite of work done by fastltl and in plain NumPy.
+
+    A suite says what the work is: `runs(data, *params)` returns the two ways, `fast` and `plain`,
+    as functions of no arguments. BLAS has one thread, and all is compiled beforehand.
+    """
+
+    version = "2"
+    timeout = 1200
+    #: Interleaved runs of which the medians are compared.
+    repeats = 5
+
+    def setup(self, data, *params):
+        self.limit = threadpool_limits(1, user_api="blas")
+        self.fast, self.plain = self.runs(data, *params)
+        self.fast()
+
+    def teardown(self, data, *params):
+        self.limit.restore_original_limits()
+
+    def time_fastltl(self, data, *params):
+        self.fast()
+
+    def track_time_over_numpy(self, data, *params):
+        """A fraction, so that a regression shows upward."""
+        fast, plain = interleaved_medians(self.fast, self.plain, self.repeats)
+        return fast / plain
+
+    def track_relative_error(self, data, *params):
+        """Distance of the result from plain NumPy's."""
+        return relative(self.fast(), self.plain())
+
+    track_time_over_numpy.version = track_relative_error.version = "2"
+    track_time_over_numpy.unit = "fastltl / NumPy"
+    track_relative_error.unit = "relative"

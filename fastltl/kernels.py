@@ -74,10 +74,7 @@ RECORD = np.dtype(
         ("rest_total", np.float64),  # sum of `rest` over the iterates added to a total
         ("n_added", np.int64),  # how many rows wait in the buffer to be added to the total
         ("n_subtracted", np.int64),  # and to be subtracted
-        ("met_loss", np.float64),  # loss of the latest task met, at the iterate
-        ("met_norm", np.float64),  # norm of its gradient
-        ("met_step", np.float64),  # step to take along it
-        ("shift", np.float64),  # subtracted from the diagonal after it, NaN if more was done
+        ("shift", np.float64),  # what the latest step subtracted from the diagonal, NaN if it did more
     ],
     align=True,
 )
@@ -773,8 +770,9 @@ def score_weights(W, X, y, starts, metric, scores, lo, hi):
 # has changed nothing. Candidates lo to hi are a thread's share.
 #
 # Of the k-th candidate, state[:, k] are four matrices, called `matrix`, `total`, `vectors` and
-# `buffer`, and rows[:, k] are the `values` of what it keeps eigenvectors of, the `weights` that
-# these have in the iterate, and the factors a and b of the latest gradient.
+# `buffer`, and rows[:, k] are the `values` of what it keeps eigenvectors of and the `weights` that
+# these have in the iterate. What it finds when it meets a task is meetings[k]: the factors a and b
+# of the gradient, and then the loss, the norm of the gradient and the step to take.
 #
 # A candidate's iterate is D = sum_i weights_i v_i v_i' + rest (I - sum_i v_i v_i') with `rank`
 # rows v_i of `vectors`. The lower triangle of its `matrix` is S in entropic geometry. In euclidean
@@ -802,19 +800,19 @@ def dual_of_iterate(matrix, vectors, weights, record, X):
 
 
 @inlined
-def meet_task(state, rows, records, X, y, lo, hi):
+def meet_task(state, rows, records, meetings, X, y, lo, hi):
     """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
 
     The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
-    Returns False if a number in the task is not finite or becomes so on the way. Modified in place
-    is what `rows` and `records` tell of the task.
+    Returns False if a number in the task is not finite or becomes so on the way. `meetings` is
+    modified in place.
     """
     n = y.size
     R, z, misfit = compress(X, y)
     truncated = False
     R_safe, z_safe, misfit_safe = R, z, misfit
     for k in range(lo, hi):
-        record, a, b = records[k], rows[2, k], rows[3, k]
+        record, a, b = records[k], meetings[k, 0, : X.shape[1]], meetings[k, 1, : X.shape[1]]
         matrix, V, weights = state[0, k], state[2, k], rows[1, k]
         R_k, z_k, misfit_k = R, z, misfit
         L = dual_of_iterate(matrix, V, weights, record, R_k)
@@ -836,7 +834,7 @@ def meet_task(state, rows, records, X, y, lo, hi):
         total = record["loss"] + loss + t * norms + record["step_cost"] + step * norm * norm
         if not np.isfinite(total):
             return False
-        record["met_loss"], record["met_norm"], record["met_step"] = loss, norm, step
+        meetings[k, 2, 0], meetings[k, 2, 1], meetings[k, 2, 2] = loss, norm, step
     return True
 
 
@@ -854,11 +852,10 @@ def gradient_norm(inner, outer, operator):
 
 
 @inlined
-def enter_task(record):
+def enter_task(loss, norm, step, record):
     """Count the task that was met. `record` is modified in place."""
-    norm, step = record["met_norm"], record["met_step"]
     record["n_tasks"] += 1
-    record["loss"] += record["met_loss"]
+    record["loss"] += loss
     record["norm"] = np.hypot(record["norm"], norm)
     record["largest"] = max(record["largest"], norm)
     record["step"], record["shift"] = step, 0.0
@@ -1000,28 +997,29 @@ def weigh(vectors, values, size, weights, record):
 
 
 @compiled
-def learn(state, rows, records, X, y, meets, steps, lo, hi):
+def learn(state, rows, records, meetings, X, y, meets, steps, lo, hi):
     """Meet a task and step on from it: down the gradient and back into the set, by the cheapest
     path that is exact, or to the regularised leader.
 
     It does both or, so that threads can share the candidates, one at a time. Returns False, with
     nothing learned, if the task is refused. Modified in place: all arrays but X and y.
     """
-    if meets and not meet_task(state, rows, records, X, y, lo, hi):
+    if meets and not meet_task(state, rows, records, meetings, X, y, lo, hi):
         return False
     for k in range(lo, hi if steps else lo):
         matrix, total, vectors, buffer = state[0, k], state[1, k], state[2, k], state[3, k]
-        values, weights, a, b = rows[0, k], rows[1, k], rows[2, k], rows[3, k]
-        record = records[k]
+        values, weights, record = rows[0, k], rows[1, k], records[k]
+        a, b = meetings[k, 0, : values.size], meetings[k, 1, : values.size]
+        loss, norm, step = meetings[k, 2, 0], meetings[k, 2, 1], meetings[k, 2, 2]
         add_iterate(matrix, total, vectors, buffer, weights, record)
-        enter_task(record)
-        if record["met_norm"] == 0.0:
+        enter_task(loss, norm, step, record)
+        if norm == 0.0:
             continue
         if record["entropic"]:
             add_rank_two(matrix, a, b, 1.0)
         elif take_certified_step(matrix, vectors, weights, record, a, b):
             continue
-        c = 1.0 if record["entropic"] else record["step"]
+        c = 1.0 if record["entropic"] else step
         size = update_kept(matrix, vectors, values, record, a, b, c)
         if record["entropic"]:
             weigh(vectors, values, size, weights, record)
@@ -1031,7 +1029,7 @@ def learn(state, rows, records, X, y, meets, steps, lo, hi):
 
 
 @compiled
-def follow_duals(state, rows, records, R, starts, corners, grams, duals, totals, lo, hi):
+def follow_duals(state, rows, records, meetings, R, starts, corners, grams, duals, totals, lo, hi):
     """Update X D X' of every task, and its sum over the run, by the step that D has taken.
 
     A certified step D + gamma (a b' + b a') - shift I changes it by
@@ -1047,8 +1045,9 @@ def follow_duals(state, rows, records, R, starts, corners, grams, duals, totals,
             if np.isnan(shift):
                 new = dual_of_iterate(state[0, k], state[2, k], rows[1, k], records[k], X)
                 assign(dual, new)
-            elif records[k]["met_norm"] > 0.0:
+            elif meetings[k, 2, 1] > 0.0:
                 gram = grams[corners[t] : corners[t + 1]].reshape(dual.shape)
-                add_rank_two(dual, product(X, rows[2, k]), product(X, rows[3, k]), gamma)
+                a, b = meetings[k, 0, : X.shape[1]], meetings[k, 1, : X.shape[1]]
+                add_rank_two(dual, product(X, a), product(X, b), gamma)
                 if shift > 0.0:
                     dual -= shift * gram

@@ -135,7 +135,7 @@ def check_target(y: npt.ArrayLike | None, n_samples: int, owner: str = "a task")
         as_floats(y, "y")
     if not (type(y) is _ndarray and y.ndim == 1):  # spares a search of 0.2 ms
         y = column_or_1d(y, warn=True)
-    v = as_floats(y, "y")
+    v: Array = y if is_ready(y) else as_floats(y, "y")  # type: ignore[assignment]
     if len(v) != n_samples:
         raise ValueError(
             f"y must have one value for each of the {n_samples} rows of X, got {len(v)} values."

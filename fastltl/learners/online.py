@@ -92,12 +92,15 @@ class OnlineLearner(RepresentationLearner):
             return self
         if "_run" not in self.__dict__:
             with self._unchanged_on_failure():
-                run = self._begin(check_matrix(X).shape[1])
-                self._learn(run, X, y)
+                data, target = self._checked_task(X, y)
+                run = self._begin(data.shape[1])
+                self._learn(run, data, target)
                 self._remember_features(X)
                 self._run, self._run_settings = run, self._settings()
         elif self._settings() == self._run_settings:
-            self._learn(self._run, X, y)
+            data, target = self._checked_task(X, y, self._run.n_features)
+            self._check_feature_names(X)
+            self._learn(self._run, data, target)
         else:
             changed = [
                 f"{name}={now!r} after {name}={then!r}"
@@ -117,19 +120,22 @@ class OnlineLearner(RepresentationLearner):
         """Learn from a task that needs no preparation, if there is a short way to."""
         return False
 
-    def _learn(self, run: Run, X: npt.ArrayLike, y: npt.ArrayLike) -> None:
-        """Learn from one task, checked in full, or say what is wrong with it."""
+    def _checked_task(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, n_features: int | None = None
+    ) -> tuple[Array, Array]:
+        """A task as kernels take it, or an error that says what is wrong with it."""
         owner = type(self).__name__
-        data = check_matrix(X, run.n_features, owner=owner)
-        target = check_target(y, len(data), owner=owner)
-        if "_run" in self.__dict__:
-            self._check_feature_names(X)
+        data = check_matrix(X, n_features, owner=owner)
+        return data, check_target(y, len(data), owner=owner)
+
+    def _learn(self, run: Run, X: Array, y: Array) -> None:
+        """Learn from one task, which may still be too large to."""
         if self.fit_intercept:
-            data, target, _, _ = kernels.centre(data, target)
-        if not self._take(run, data, target):
+            X, y, _, _ = kernels.centre(X, y)
+        if not self._take(run, X, y):
             raise ValueError(
                 "X and y must not be so large that results overflow or lose all their digits, got "
-                f"values up to {np.abs(data).max():.3g} in X and {np.abs(target).max():.3g} in y."
+                f"values up to {np.abs(X).max():.3g} in X and {np.abs(y).max():.3g} in y."
             )
 
     def _take(self, run: Run, X: Array, y: Array) -> bool:

@@ -26,16 +26,26 @@ class Run(ABC):
 
     def __init__(self, d: int, radii: Array, numerators: Array, first: Array) -> None:
         self.state = np.zeros((4, len(radii), d, d))
-        self.rows = np.zeros((4, len(radii), d))
+        self.rows = np.zeros((2, len(radii), d))
         self.rows[1] = first[:, None]
         self.records = np.zeros(len(radii), kernels.RECORD)
         self.records["radius"], self.records["scale"] = radii, numerators
         self.records["rest"] = first
+        self._lay_out()
 
-    @property
-    def arrays(self) -> tuple[Any, ...]:
-        """What kernels take, and modify in place."""
-        return self.state, self.rows, self.records
+    def _lay_out(self) -> None:
+        """Gather what kernels take, with room for what a task tells the candidates."""
+        _, n_candidates, d = self.rows.shape
+        meetings = np.zeros((n_candidates, 3, max(3, d)))
+        self._arrays = self.state, self.rows, self.records, meetings
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What was learned, without what the latest task told."""
+        return {name: value for name, value in self.__dict__.items() if name != "_arrays"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lay_out()
 
     @property
     def n_features(self) -> int:
@@ -48,8 +58,7 @@ class Run(ABC):
 
     def learn(self, X: Array, y: Array) -> bool:
         """Take one task with every candidate, or refuse it with nothing changed."""
-        records = self.records
-        return kernels.learn(self.state, self.rows, records, X, y, True, True, 0, records.size)
+        return kernels.learn(*self._arrays, X, y, True, True, 0, self.records.size)
 
     def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
         """`learn`, to the bit, with the candidates shared out between threads."""
@@ -59,7 +68,7 @@ class Run(ABC):
             n_candidates,
             n_threads,
             0.1 * X.size * (X.shape[1] + min(X.shape)),
-            *self.arrays,
+            *self._arrays,
             X,
             y,
             True,
@@ -68,7 +77,7 @@ class Run(ABC):
         if not all(met):
             return False
         cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
-        in_pieces(kernels.learn, n_candidates, n_threads, cost, *self.arrays, X, y, False, True)
+        in_pieces(kernels.learn, n_candidates, n_threads, cost, *self._arrays, X, y, False, True)
         return True
 
     @property
@@ -194,7 +203,7 @@ class FollowedDuals:
             len(run.records),
             self.n_threads,
             float(tasks.corners[-1] + 2 * tasks.R.size),
-            *run.arrays,
+            *run._arrays,
             tasks.R,
             tasks.starts,
             tasks.corners,

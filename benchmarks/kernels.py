@@ -1,0 +1,68 @@
+"""The mathematics of one task, kernel by kernel, against its plain-NumPy twin."""
+
+from functools import partial
+
+import numpy as np
+
+from benchmarks.timing import Compared
+from fastltl import kernels, reference
+
+SIZES = [(50, 20), (50, 50), (200, 50), (500, 50)]
+RADIUS = 100.0
+
+
+def draw(d, n):
+    """A representation of trace RADIUS, and a task with inputs on the sphere."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    A = rng.normal(size=(d, d))
+    D = A @ A.T
+    return D * RADIUS / np.trace(D), X, X @ rng.normal(size=d)
+
+
+class Kernels(Compared):
+    """Gradient and weights of a task, and the projection of a matrix with eigenvalues to clip."""
+
+    params = (["task_gradient", "ridge_weights", "project"], SIZES)
+    param_names = ("kernel", "(d, n)")
+    repeats = 25
+
+    def setup_cache(self):
+        return {size: draw(*size) for size in SIZES}
+
+    def runs(self, data, name, size):
+        D, X, y = data[size]
+        arguments = (D - np.eye(len(D)), RADIUS / 2) if name == "project" else (D, X, y)
+        return (partial(getattr(module, name), *arguments) for module in (kernels, reference))
+
+
+class RankTwoUpdate(Compared):
+    """A kept eigen-decomposition updated by two secular equations, against starting over."""
+
+    params = ([50, 200, 500], ["a tenth", "all"])
+    param_names = ("d", "rank")
+    repeats = 9
+
+    def setup_cache(self):
+        rng = np.random.default_rng(0)
+        return {d: (draw(d, 1)[0], rng.normal(size=d), rng.normal(size=d)) for d in (50, 200, 500)}
+
+    def runs(self, data, d, rank):
+        D, a, b = data[d]
+        known = d if rank == "all" else d // 10
+        values, V = np.linalg.eigh(D)
+        values[: d - known] = 0.0
+        A = (V * values) @ V.T
+
+        def fast():
+            vectors, new = np.zeros((d, d)), np.zeros(d)
+            vectors[:known], new[:known] = V.T[d - known :], values[d - known :]
+            size = kernels.rank_two_update(vectors, new, known, a, b, 0.1)
+            return kernels.compose(vectors[:size], new[:size], 0.0)
+
+        def plain():
+            new, W = np.linalg.eigh(A + 0.1 * (np.outer(a, b) + np.outer(b, a)))
+            return (W * new) @ W.T
+
+        return fast, plain

@@ -1,0 +1,88 @@
+"""What a process pays before its first task, and what it needs while it runs."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import psutil
+
+import fastltl as ltl
+from benchmarks.online import LAM, RULES, draw_tasks
+
+FIRST_TASK = """
+import time, numba, numpy as np, sklearn.base, sklearn.utils
+start = time.perf_counter()
+import fastltl
+fastltl.OnlineLTL().partial_fit(np.ones((5, 3)), np.ones(5))
+print(time.perf_counter() - start)
+"""
+
+
+def seconds_to_first_task(cache):
+    """Of a new process, beyond the imports of Numba and scikit-learn."""
+    run = subprocess.run(
+        [sys.executable, "-c", FIRST_TASK],
+        env=os.environ | {"NUMBA_CACHE_DIR": cache},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return float(run.stdout)
+
+
+class Start:
+    """Imports, and the first `partial_fit` with and without compiled kernels on disk."""
+
+    version = "2"
+    timeout = 600
+
+    def timeraw_import_fastltl(self):
+        return "import fastltl"
+
+    def timeraw_import_numpy(self):
+        return "import numpy"
+
+    def track_first_task_cold(self):
+        with tempfile.TemporaryDirectory() as cache:
+            return seconds_to_first_task(cache)
+
+    def track_first_task_from_cache(self):
+        with tempfile.TemporaryDirectory() as cache:
+            seconds_to_first_task(cache)
+            return seconds_to_first_task(cache)
+
+    track_first_task_cold.version = track_first_task_from_cache.version = "2"
+    track_first_task_cold.unit = track_first_task_from_cache.unit = "seconds"
+
+
+class Memory:
+    """Of a run that streams tasks of 20 samples and keeps none."""
+
+    params = (list(RULES), [50, 500])
+    param_names = ("rule", "d")
+    version = "1"
+    timeout = 600
+
+    def setup_cache(self):
+        return {d: draw_tasks(d, 20, 50) for d in self.params[1]}
+
+    def run(self, tasks, rule, n_tasks):
+        learner = ltl.OnlineLTL(LAM, **RULES[rule])
+        for i in range(n_tasks):
+            learner.partial_fit(*tasks[i % len(tasks)])
+        return learner
+
+    def peakmem_run(self, data, rule, d):
+        self.run(data[d], rule, 100)
+
+    def track_growth(self, data, rule, d):
+        """Bytes that resident memory has grown by over many tasks more."""
+        learner = self.run(data[d], rule, 200)
+        before = psutil.Process().memory_info().rss
+        for i in range(20_000 if d == 50 else 500):
+            learner.partial_fit(*data[d][i % 50])
+        return psutil.Process().memory_info().rss - before
+
+    track_growth.version = "1"
+    track_growth.unit = "bytes"
