@@ -29,6 +29,7 @@ from fastltl.lapack import (
     multiply,
     multiply_by_triangle,
     multiply_transposed,
+    pivoted_cholesky,
     secular_root,
     sort_descending,
     svd,
@@ -74,7 +75,10 @@ RECORD = np.dtype(
         ("rest_total", np.float64),  # sum of `rest` over the iterates added to a total
         ("n_added", np.int64),  # how many rows wait in the buffer to be added to the total
         ("n_subtracted", np.int64),  # and to be subtracted
-        ("shift", np.float64),  # what the latest step subtracted from the diagonal, NaN if it did more
+        (
+            "shift",
+            np.float64,
+        ),  # subtracted from the diagonal by the latest step, NaN if it did more
     ],
     align=True,
 )
@@ -194,11 +198,8 @@ def factorise(A):
 
 
 @compiled
-def dual_matrix(D, X):
-    """The lower triangle of X D X', from that of D, in half the time of the whole.
-
-    With H the lower triangle of D less half the diagonal, D = H + H' and X D X' = XH X' + X (XH)'.
-    """
+def half_product(X, D):
+    """XH with H the lower triangle of D less half the diagonal, so that D = H + H'."""
     XH, half = X.copy(), np.empty(X.shape[1])
     multiply_by_triangle(XH, D)
     for j in range(half.size):
@@ -206,11 +207,23 @@ def dual_matrix(D, X):
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
             XH[i, j] -= half[j] * X[i, j]
+    return XH
+
+
+@compiled
+def dual_of_half(XH, X):
+    """The lower triangle of X D X' = XH X' + X (XH)'."""
     dual = outer_gram(XH, X)
     for i in range(X.shape[0]):
         for j in range(i + 1):
             dual[i, j] += dual[j, i]
     return dual
+
+
+@compiled
+def dual_matrix(D, X):
+    """The lower triangle of X D X', from that of D, in half the time of the whole."""
+    return dual_of_half(half_product(X, D), X)
 
 
 @inlined
@@ -633,25 +646,61 @@ def reduce_tasks(X, y, offsets, centred, starts, R, z, ranks, misfits, x_means, 
 
 
 @compiled
-def objectives(D, R, z, starts, sizes, misfits, penalised, values, A, B, L, corners, lo, hi):
+def low_rank_factor(D):
+    """F of r rows with D = F'F to rounding, r being the rank of D."""
+    d = D.shape[0]
+    L, pivots = D.copy(), np.empty(d, np.int32)
+    F = np.zeros((pivoted_cholesky(L, pivots), d))
+    for i in range(F.shape[0]):
+        for j in range(i, d):
+            F[i, pivots[j]] = L[j, i]
+    return F
+
+
+@compiled
+def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, L, corners, lo, hi):
     """Value of each task's objective at D and factors of its gradient -(a b' + b a').
 
     The objective is the loss n |u|^2 or, `penalised`, the minimum over w of
-    |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. The Cholesky factor
-    of task t is left in L from corners[t] on. `values`, A, B and L are modified in place.
+    |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. Where D = F'F has a
+    rank below that of X, M^-1 x = (x - P (P'P + n I)^-1 P'x) / n with P = XF'. If F has no rows
+    every M itself is factorised, and left in L from corners[t] on. `values`, A, B and L are
+    modified in place.
     """
+    rank, first = F.shape[0], starts[lo]
+    share = R[first : starts[hi]]  # of which one large product costs less than many small ones
+    products = outer_gram(share, F) if rank > 0 else half_product(share, D)
     for t in range(lo, hi):
         n, X, y = sizes[t], R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
-        factor = dual_matrix(D, X)
-        factorise_dual(factor, n)
-        L[corners[t] : corners[t + 1]] = factor.ravel()
-        if penalised:
-            u = solve(factor, y)
-            values[t] = np.dot(y, u) + misfits[t] / n
-            A[t] = transposed_product(X, u)
-            B[t] = 0.5 * A[t]
+        P = products[starts[t] - first : starts[t + 1] - first]
+        low = 0 < rank < y.size
+        if low:
+            factor = np.empty((rank, rank))
+            transposed_multiply(P, P, factor)
         else:
-            values[t] = dual_loss_and_factors(X, y, misfits[t], factor, n, A[t], B[t])
+            factor = outer_gram(P, P) if rank > 0 else dual_of_half(P, X)
+        factorise_dual(factor, n)
+        u = low_rank_solve(P, factor, n, y) if low else solve(factor, y)
+        apply_transposed(X, u, A[t])
+        if penalised:
+            values[t] = np.dot(y, u) + misfits[t] / n
+            for j in range(A.shape[1]):
+                B[t, j] = 0.5 * A[t, j]
+        else:
+            values[t] = n * np.dot(u, u) + misfits[t] / n
+            v = low_rank_solve(P, factor, n, u) if low else solve(factor, u)
+            v *= n
+            apply_transposed(X, v, B[t])
+        if rank == 0:
+            assign(L[corners[t] : corners[t + 1]], factor)
+
+
+@compiled
+def low_rank_solve(P, L, n, y):
+    """(P P' + n I)^-1 y, given the Cholesky factor L of P'P + n I."""
+    w = transposed_product(P, y)
+    cholesky_solve(L, w)
+    return (y - product(P, w)) / n
 
 
 @compiled
@@ -984,7 +1033,7 @@ def clip(vectors, values, size, weights, record):
 
 @inlined
 def weigh(vectors, values, size, weights, record):
-    """D = radius exp(eta S) / (tr exp(eta S) + 1) of an updated S. Modified in place: all arrays."""
+    """D = radius exp(eta S) / (tr exp(eta S) + 1) after S was updated. In place: all arrays."""
     d = values.size
     largest = 0.0
     for i in range(size):

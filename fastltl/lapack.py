@@ -35,6 +35,7 @@ _ROUTINES = {
     },
     "lapack": {
         "dpotrf": "cidii",
+        "dpstrf": "cidiiiddi",
         "dsyevd": "ccididdiiii",
         "dgelqf": "iididdii",
         "dormlq": "cciiididdidii",
@@ -93,7 +94,7 @@ IS_DIRECT = bool(_found)
 if IS_DIRECT:
     _dgemm, _dgemv, _dsymv = _found["dgemm"], _found["dgemv"], _found["dsymv"]
     _dsyrk, _dtrmm, _dtrsv = _found["dsyrk"], _found["dtrmm"], _found["dtrsv"]
-    _dpotrf, _dsyevd = _found["dpotrf"], _found["dsyevd"]
+    _dpotrf, _dpstrf, _dsyevd = _found["dpotrf"], _found["dpstrf"], _found["dsyevd"]
     _dgelqf, _dormlq = _found["dgelqf"], _found["dormlq"]
     _dgesdd, _dlaed4, _dlasrt = _found["dgesdd"], _found["dlaed4"], _found["dlasrt"]
     _N, _T, _U, _L, _V, _S, _D = (np.uint8(ord(letter)) for letter in "NTULVSD")
@@ -196,6 +197,22 @@ if IS_DIRECT:
         n, info = A.shape[0], np.zeros(1, np.int32)
         _dpotrf(_ref(_U), _int(n), A.ctypes, _int(n), info.ctypes)
         return info[0] == 0
+
+    @_inner
+    def pivoted_cholesky(A, pivots):
+        """The numerical rank r of A, PSD, and r columns of L with L L' = A in the order of pivots.
+
+        L is left in the lower triangle of A. Modified in place: both.
+        """
+        n, work = A.shape[0], np.empty(2 * A.shape[0])
+        rank, info = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        _dpstrf(
+            _ref(_U), _int(n), A.ctypes, _int(n), pivots.ctypes, rank.ctypes, _ref(-1.0),
+            work.ctypes, info.ctypes,
+        )  # fmt: skip
+        for i in range(n):
+            pivots[i] -= 1
+        return rank[0]
 
     @_inner
     def cholesky_solve(L, x):
@@ -312,6 +329,12 @@ else:
         except Exception:  # a LinAlgError, which Numba can catch under no narrower name
             return False
         return True
+
+    @_inner
+    def pivoted_cholesky(A, pivots):
+        for i in range(pivots.size):
+            pivots[i] = i
+        return A.shape[0]  # as if A had full rank, which serves any A
 
     @_inner
     def cholesky_solve(L, x):

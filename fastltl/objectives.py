@@ -13,6 +13,9 @@ from fastltl.validation import Array, check_computed
 
 Indices = npt.NDArray[np.int64]
 
+#: A representation of a rank below this fraction of the features has its rank made use of.
+LOW_RANK = 0.7
+
 
 class ReducedTasks(NamedTuple):
     """Tasks with the same ridge regression as others, but no more rows than their inputs' rank.
@@ -113,8 +116,9 @@ class MeanObjective:
         shape = len(tasks.sizes), tasks.n_features
         self._values = np.empty(shape[0])
         self._A, self._B, self._dA, self._dB = (np.empty(shape) for _ in range(4))
-        self._corners = tasks.corners
-        self._L = np.empty(self._corners[-1])
+        self._L = np.empty(tasks.corners[-1])
+        self._D = np.zeros((tasks.n_features, tasks.n_features))
+        self._is_factorised = False
 
     @property
     def n_features(self) -> int:
@@ -132,13 +136,32 @@ class MeanObjective:
         relative: Array = scales / scales.max()
         return relative
 
+    @property
+    def value_at_zero(self) -> float:
+        """F(0), the mean of |y|^2 / n: what there is to learn."""
+        tasks = self.tasks
+        squares = np.add.reduceat(tasks.z**2, tasks.starts[:-1]) + tasks.misfits
+        return check_computed(float(np.mean(squares / tasks.sizes)))
+
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
         """F(D) and its gradient."""
+        F = kernels.low_rank_factor(D)
+        if len(F) > LOW_RANK * len(D):
+            F = F[:0]
+        self._evaluate(D, F)
+        with np.errstate(over="ignore", invalid="ignore"):
+            half = self._A.T @ self._B
+        value = check_computed(float(np.mean(self._values)))
+        return value, check_computed((half + half.T) / -len(self._values))
+
+    def _evaluate(self, D: Array, F: Array) -> None:
+        """Values and gradients of all tasks at D, which is F'F unless F has no rows."""
         tasks = self.tasks
         self._in_threads(
             kernels.objectives,
             tasks.cost_of_dual,
             D,
+            F,
             tasks.R,
             tasks.z,
             tasks.starts,
@@ -149,16 +172,15 @@ class MeanObjective:
             self._A,
             self._B,
             self._L,
-            self._corners,
+            tasks.corners,
         )
-        with np.errstate(over="ignore", invalid="ignore"):
-            half = self._A.T @ self._B
-        value = check_computed(float(np.mean(self._values)))
-        return value, check_computed((half + half.T) / -len(self._values))
+        self._D, self._is_factorised = D, len(F) == 0
 
     def curvature(self, E: Array) -> Array:
         """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
         tasks = self.tasks
+        if not self._is_factorised:
+            self._evaluate(self._D, self._D[:0])
         self._in_threads(
             kernels.factor_changes,
             2.0 * (tasks.R.size + self._L.size) / len(tasks.sizes),
@@ -169,7 +191,7 @@ class MeanObjective:
             tasks.sizes,
             self.penalised,
             self._L,
-            self._corners,
+            tasks.corners,
             self._dA,
             self._dB,
         )
@@ -178,7 +200,8 @@ class MeanObjective:
 
     def weights(self, D: Array) -> Array:
         """Ridge weights D a of each task with D, by rows, in the units of y."""
-        self.value_and_gradient(D)
+        if D is not self._D:
+            self.value_and_gradient(D)
         return self._A @ D * self.target_unit
 
     def intercepts(self, weights: Array) -> Array:
