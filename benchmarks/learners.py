@@ -81,6 +81,7 @@ class _Batch(Compared):
     """To a certified relative gap of 1e-4, with two threads; d = 50."""
 
     name: str
+    tolerance = 1.01 * TOL
     params = ([1e-4, 1e-2],)
     param_names = ("lam",)
 
@@ -127,6 +128,7 @@ class Path(Compared):
 class Independent(Compared):
     """30 lams for each of T tasks of 50 samples, against a loop over scikit-learn's Ridge."""
 
+    tolerance = 1e-8
     params = ([10, 100],)
     param_names = ("T",)
 

@@ -33,6 +33,8 @@ class Compared:
     timeout = 1200
     #: Interleaved runs of which the medians are compared.
     repeats = 5
+    #: How far the results may differ.
+    tolerance = 1e-10
 
     def setup(self, data, *params):
         self.limit = threadpool_limits(1, user_api="blas")

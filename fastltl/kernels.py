@@ -36,6 +36,7 @@ from fastltl.lapack import (
     transposed_multiply,
     triangularise,
 )
+from fastltl.threads import LARGEST_UNTHREADED_SIDE
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -75,10 +76,7 @@ RECORD = np.dtype(
         ("rest_total", np.float64),  # sum of `rest` over the iterates added to a total
         ("n_added", np.int64),  # how many rows wait in the buffer to be added to the total
         ("n_subtracted", np.int64),  # and to be subtracted
-        (
-            "shift",
-            np.float64,
-        ),  # subtracted from the diagonal by the latest step, NaN if it did more
+        ("shift", np.float64),  # what the latest step took off the diagonal, NaN if it did more
     ],
     align=True,
 )
@@ -108,9 +106,9 @@ def assign(target, source):
 
 @compiled
 def add_rank_two(A, a, b, c):
-    """A <- A + c (a b' + b a'), its lower triangle only. Modified in place."""
+    """A <- A + c (a b' + b a'), symmetric to the bit. Modified in place."""
     for i in range(a.size):
-        for j in range(i + 1):
+        for j in range(a.size):
             A[i, j] += c * (a[i] * b[j] + b[i] * a[j])
 
 
@@ -198,32 +196,30 @@ def factorise(A):
 
 
 @compiled
-def half_product(X, D):
-    """XH with H the lower triangle of D less half the diagonal, so that D = H + H'."""
-    XH, half = X.copy(), np.empty(X.shape[1])
+def dual_matrix(D, X):
+    """The lower triangle, at least, of X D X'.
+
+    With H the lower triangle of D less half the diagonal D = H + H', and X D X' = XH X' + X (XH)'
+    takes half the time of X D, which is the better part. BLAS would multiply by a triangle in
+    threads where it multiplies by a small square in one.
+    """
+    n, d = X.shape
+    if d <= LARGEST_UNTHREADED_SIDE:
+        XD = np.empty((n, d))
+        multiply(X, D, XD)
+        return outer_gram(XD, X)
+    XH, half = X.copy(), np.empty(d)
     multiply_by_triangle(XH, D)
-    for j in range(half.size):
+    for j in range(d):
         half[j] = 0.5 * D[j, j]
-    for i in range(X.shape[0]):
-        for j in range(X.shape[1]):
+    for i in range(n):
+        for j in range(d):
             XH[i, j] -= half[j] * X[i, j]
-    return XH
-
-
-@compiled
-def dual_of_half(XH, X):
-    """The lower triangle of X D X' = XH X' + X (XH)'."""
     dual = outer_gram(XH, X)
-    for i in range(X.shape[0]):
+    for i in range(n):
         for j in range(i + 1):
             dual[i, j] += dual[j, i]
     return dual
-
-
-@compiled
-def dual_matrix(D, X):
-    """The lower triangle of X D X', from that of D, in half the time of the whole."""
-    return dual_of_half(half_product(X, D), X)
 
 
 @inlined
@@ -350,7 +346,6 @@ def task_loss_and_gradient(D, X, y):
     loss, a, b = loss_and_factors(D, X, y)
     gradient = np.zeros(D.shape)
     add_rank_two(gradient, a, b, -1.0)
-    mirror(gradient)
     return loss, gradient
 
 
@@ -667,18 +662,14 @@ def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, L, c
     every M itself is factorised, and left in L from corners[t] on. `values`, A, B and L are
     modified in place.
     """
-    rank, first = F.shape[0], starts[lo]
-    share = R[first : starts[hi]]  # of which one large product costs less than many small ones
-    products = outer_gram(share, F) if rank > 0 else half_product(share, D)
+    rank = F.shape[0]
     for t in range(lo, hi):
         n, X, y = sizes[t], R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
-        P = products[starts[t] - first : starts[t + 1] - first]
         low = 0 < rank < y.size
+        P = outer_gram(X, F) if low else F
+        factor = np.empty((rank, rank)) if low else dual_matrix(D, X)
         if low:
-            factor = np.empty((rank, rank))
             transposed_multiply(P, P, factor)
-        else:
-            factor = outer_gram(P, P) if rank > 0 else dual_of_half(P, X)
         factorise_dual(factor, n)
         u = low_rank_solve(P, factor, n, y) if low else solve(factor, y)
         apply_transposed(X, u, A[t])
@@ -824,8 +815,8 @@ def score_weights(W, X, y, starts, metric, scores, lo, hi):
 # of the gradient, and then the loss, the norm of the gradient and the step to take.
 #
 # A candidate's iterate is D = sum_i weights_i v_i v_i' + rest (I - sum_i v_i v_i') with `rank`
-# rows v_i of `vectors`. The lower triangle of its `matrix` is S in entropic geometry. In euclidean
-# geometry it is D, and kept only where that is cheaper than eigenvectors: then the rank is -1.
+# rows v_i of `vectors`. Its `matrix` is S in entropic geometry. In euclidean geometry it is D, and
+# kept only where that is cheaper than eigenvectors: then the rank is -1.
 
 
 @compiled

@@ -184,7 +184,7 @@ def project_gradient(
         while True:
             new = Point(objective, point.D + t * move)
             allowed = max(values[-VALUES_WATCHED:]) + 1e-4 * t * slope
-            if new.F <= allowed or t < 1e-10:
+            if allowed >= new.F or t < 1e-10:
                 break
             # The minimiser of the parabola through what is known, kept within bounds.
             t *= min(0.5, max(0.1, -0.5 * t * slope / (new.F - point.F - t * slope)))

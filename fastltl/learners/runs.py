@@ -92,8 +92,7 @@ class Run(ABC):
     def _iterate(self, k: int) -> Array:
         rank, rest = self.records[k]["rank"], self.records[k]["rest"]
         if rank < 0:
-            lower = np.tril(self.state[0, k])
-            return lower + np.tril(lower, -1).T
+            return self.state[0, k]
         return kernels.compose(self.state[2, k, :rank], self.rows[1, k, :rank], rest)
 
     def sums(self, n_threads: int = 1) -> Array:

@@ -1,0 +1,41 @@
+"""fastltl and plain NumPy side by side, on work that the asv suites define.
+
+Nothing is asserted of seconds. ``pytest tests/speed --benchmark-json=FILE`` and then
+``python -m benchmarks.groups FILE`` print the ratios.
+"""
+
+import pytest
+
+from benchmarks.kernels import Kernels, RankTwoUpdate
+from benchmarks.learners import Batch, Independent, Multitask, Path
+from benchmarks.online import RULES, Online
+
+CASES = [
+    (Kernels, ("task_gradient", (50, 20))),
+    (Kernels, ("project", (50, 20))),
+    (RankTwoUpdate, (50, "all")),
+    *[(Online, (rule, (50, 20), 100)) for rule in RULES],
+    (Online, ("euclidean adaptive", (200, 50), 50)),
+    (Batch, (1e-2,)),
+    (Multitask, (1e-2,)),
+    (Path, ("paper",)),
+    (Independent, (10,)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["fastltl", "plain"])
+@pytest.mark.parametrize(
+    ("suite", "params"), CASES, ids=[f"{suite.__name__}-{params}" for suite, params in CASES]
+)
+def test_speed(benchmark, suite, params, way):
+    work, data = suite(), suite().setup_cache()
+    work.setup(data, *params)
+    benchmark.group = f"{suite.__name__}: {', '.join(map(str, params))}"
+    benchmark.extra_info["way"] = way
+    try:
+        run = work.fast if way == "fastltl" else work.plain
+        benchmark.pedantic(run, rounds=5, warmup_rounds=1)
+        assert way == "plain" or work.track_relative_error(data, *params) < work.tolerance
+    finally:
+        work.teardown(data, *params)
