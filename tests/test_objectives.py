@@ -1,0 +1,51 @@
+"""The mean objective over tasks, in particular where a representation has low rank."""
+
+import numpy as np
+import pytest
+from naive import ragged_tasks, random_psd, relative
+
+import fastltl as ltl
+from fastltl import kernels, reference
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+@pytest.mark.parametrize("rank", [0, 1, 3, 5, 8])
+@pytest.mark.parametrize("trace", [1e-3, 1.0, 1e4])
+def test_equals_its_twin_at_any_rank(penalised, rank, trace):
+    """Tasks of fewer, as many and more samples than the rank; and more than features."""
+    tasks = ragged_tasks(0, 12, 8, (1, 20))
+    D = random_psd(np.random.default_rng(1), 8, max(rank, 1), trace) * (rank > 0)
+    objective = ltl.TaskSet(tasks).mean_objective(penalised, False, 1)
+    value, gradient = objective.value_and_gradient(D)
+    expected_value, expected_gradient = reference.mean_objective(D, tasks, penalised)
+    unit = objective.target_unit**2
+    assert value * unit == pytest.approx(expected_value, rel=1e-11)
+    assert relative(gradient * unit, expected_gradient) < 1e-11
+
+
+def test_the_value_at_zero_is_known_without_an_evaluation():
+    for penalised in (False, True):
+        objective = ltl.TaskSet(ragged_tasks(0, 12, 8, (1, 20))).mean_objective(penalised, False, 1)
+        value, _ = objective.value_and_gradient(np.zeros((8, 8)))
+        assert objective.value_at_zero == pytest.approx(value, rel=1e-13)
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+def test_curvature_is_that_at_the_latest_representation_of_any_rank(penalised):
+    rng = np.random.default_rng(0)
+    objective = ltl.TaskSet(ragged_tasks(0, 12, 8, (1, 20))).mean_objective(penalised, False, 1)
+    E, h = random_psd(rng, 8), 1e-5
+    for rank in (2, 8):
+        D = random_psd(rng, 8, rank, 10.0)
+        further, near, here = (objective.value_and_gradient(D + t * E)[1] for t in (2 * h, h, 0))
+        change = (4 * near - further - 3 * here) / (2 * h)
+        assert relative(objective.curvature(E), change) < 1e-6
+
+
+def test_a_factor_has_as_many_rows_as_the_rank():
+    rng = np.random.default_rng(0)
+    for rank in (1, 4, 9):
+        D = random_psd(rng, 9, rank, 1e3)
+        F = kernels.low_rank_factor(D)
+        assert relative(F.T @ F, D) < 1e-13
+        assert len(F) >= rank
