@@ -33,7 +33,9 @@ class Kernels(Compared):
 
     def runs(self, data, name, size):
         D, X, y = data[size]
-        arguments = (D - np.eye(len(D)), RADIUS / 2) if name == "project" else (D, X, y)
+        arguments = D, X, y
+        if name == "project":
+            arguments = D - RADIUS / len(D) * np.eye(len(D)), RADIUS / 4
         return (partial(getattr(module, name), *arguments) for module in (kernels, reference))
 
 

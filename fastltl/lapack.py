@@ -6,7 +6,7 @@ names of ours, so that machine code from the cache on disk finds them in any pro
 reads a row-major matrix as its transpose, and a lower triangle as an upper one.
 
 With the JIT off such a call would silently do nothing. There, and where SciPy lacks a routine, the
-same operations are NumPy's. Symmetric results are in the lower triangle only, where so said.
+same operations are NumPy's.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ _ROUTINES = {
 }
 
 
-def compiled(function: Callable[..., Any], **options: bool) -> Any:
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile without the GIL, and keep the machine code on disk where a folder can be written."""
     options = {"nogil": True, "no_cfunc_wrapper": True, **options}
     try:
@@ -99,51 +99,52 @@ if IS_DIRECT:
     _dgesdd, _dlaed4, _dlasrt = _found["dgesdd"], _found["dlaed4"], _found["dlasrt"]
     _N, _T, _U, _L, _V, _S, _D = (np.uint8(ord(letter)) for letter in "NTULVSD")
 
-    @intrinsic
-    def _ref(typingctx, value):
+    def _reference(typingctx: Any, value: Any) -> Any:
         """A pointer to a copy of a scalar on the stack, as Fortran wants its arguments."""
 
-        def codegen(context, builder, signature, args):
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return cgutils.alloca_once_value(builder, args[0])
 
         return types.CPointer(value)(value), codegen
 
-    @intrinsic
-    def _int(typingctx, value):
-        """`_ref` of a whole number, as a Fortran integer."""
+    def _integer_reference(typingctx: Any, value: Any) -> Any:
+        """`_reference` to a whole number, as a Fortran integer."""
 
-        def codegen(context, builder, signature, args):
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             as_int32 = context.cast(builder, args[0], signature.args[0], types.int32)
             return cgutils.alloca_once_value(builder, as_int32)
 
         return _INT(value), codegen
 
+    _ref: Any = intrinsic(_reference)
+    _int: Any = intrinsic(_integer_reference)
+
+    @inlined
+    def _gemm(B_form, A_form, n, m, k, B, B_width, A, A_width, C):
+        """C <- A B, A or B transposed where Fortran is told the opposite."""
+        _dgemm(
+            _ref(B_form), _ref(A_form), _int(n), _int(m), _int(k), _ref(1.0),
+            B.ctypes, _int(max(1, B_width)), A.ctypes, _int(max(1, A_width)),
+            _ref(0.0), C.ctypes, _int(max(1, n)),
+        )  # fmt: skip
+
     @_inner
     def multiply(A, B, C):
         """C <- A B. Modified in place: C."""
         (m, k), n = A.shape, B.shape[1]
-        _dgemm(
-            _ref(_N), _ref(_N), _int(n), _int(m), _int(k), _ref(1.0), B.ctypes, _int(n),
-            A.ctypes, _int(k), _ref(0.0), C.ctypes, _int(n),
-        )  # fmt: skip
+        _gemm(_N, _N, n, m, k, B, n, A, k, C)
 
     @_inner
     def multiply_transposed(A, B, C):
         """C <- A B'. Modified in place: C."""
         (m, k), n = A.shape, B.shape[0]
-        _dgemm(
-            _ref(_T), _ref(_N), _int(n), _int(m), _int(k), _ref(1.0), B.ctypes, _int(max(1, k)),
-            A.ctypes, _int(max(1, k)), _ref(0.0), C.ctypes, _int(n),
-        )  # fmt: skip
+        _gemm(_T, _N, n, m, k, B, k, A, k, C)
 
     @_inner
     def transposed_multiply(A, B, C):
         """C <- A'B. Modified in place: C."""
         (k, m), n = A.shape, B.shape[1]
-        _dgemm(
-            _ref(_N), _ref(_T), _int(n), _int(m), _int(k), _ref(1.0), B.ctypes, _int(n),
-            A.ctypes, _int(m), _ref(0.0), C.ctypes, _int(n),
-        )  # fmt: skip
+        _gemm(_N, _T, n, m, k, B, n, A, m, C)
 
     @_inner
     def apply(A, x, y):

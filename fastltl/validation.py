@@ -28,7 +28,7 @@ def is_ready(array: Any) -> bool:
     They are compiled for writable arrays only: a read-only one has another type in Numba, and
     copying it costs nothing beside compiling everything twice.
     """
-    return type(array) is _ndarray and array.dtype is _FLOAT64 and array.flags.carray
+    return type(array) is _ndarray and array.dtype == _FLOAT64 and array.flags.carray
 
 
 def writable(array: Any) -> Any:
@@ -43,7 +43,7 @@ def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
     """
     return (
         type(X) is type(y) is _ndarray
-        and X.dtype is y.dtype is _FLOAT64
+        and X.dtype == y.dtype == _FLOAT64
         and y.ndim == 1
         and X.shape == (y.size, n_features)
         and y.size > 0

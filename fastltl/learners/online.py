@@ -280,7 +280,7 @@ class OnlineLTL(OnlineLearner):
 
         A task that the kernel refuses has changed nothing, and meets its error in the other lane.
         """
-        run = self.__dict__.get("_run")
+        run: Run | None = self.__dict__.get("_run")
         if (
             run is None
             or self._settings() != self._run_settings

@@ -58,7 +58,8 @@ class Run(ABC):
 
     def learn(self, X: Array, y: Array) -> bool:
         """Take one task with every candidate, or refuse it with nothing changed."""
-        return kernels.learn(*self._arrays, X, y, True, True, 0, self.records.size)
+        taken: bool = kernels.learn(*self._arrays, X, y, True, True, 0, self.records.size)
+        return taken
 
     def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
         """`learn`, to the bit, with the candidates shared out between threads."""
@@ -91,13 +92,14 @@ class Run(ABC):
 
     def _iterate(self, k: int) -> Array:
         rank, rest = self.records[k]["rank"], self.records[k]["rest"]
-        if rank < 0:
-            return self.state[0, k]
-        return kernels.compose(self.state[2, k, :rank], self.rows[1, k, :rank], rest)
+        iterate: Array = self.state[0, k]
+        if rank >= 0:
+            iterate = kernels.compose(self.state[2, k, :rank], self.rows[1, k, :rank], rest)
+        return iterate
 
     def sums(self, n_threads: int = 1) -> Array:
         """D^(1) + ... + D^(T) of each candidate, in an array of its own."""
-        sums = np.empty_like(self.state[1])
+        sums: Array = np.empty_like(self.state[1])
         in_pieces(
             kernels.sums_of_iterates,
             len(sums),
