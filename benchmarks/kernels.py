@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.timing import Compared
+from benchmarks.timing import _Compared
 from fastltl import kernels, reference
 
 SIZES = [(50, 20), (50, 50), (200, 50), (500, 50)]
@@ -21,7 +21,7 @@ def draw(d, n):
     return D * RADIUS / np.trace(D), X, X @ rng.normal(size=d)
 
 
-class Kernels(Compared):
+class Kernels(_Compared):
     """Gradient and weights of a task, and the projection of a matrix with eigenvalues to clip."""
 
     params = (["task_gradient", "ridge_weights", "project"], SIZES)
@@ -39,7 +39,7 @@ class Kernels(Compared):
         return (partial(getattr(module, name), *arguments) for module in (kernels, reference))
 
 
-class RankTwoUpdate(Compared):
+class RankTwoUpdate(_Compared):
     """A kept eigen-decomposition updated by two secular equations, against starting over."""
 
     params = ([50, 200, 500], ["a tenth", "all"])

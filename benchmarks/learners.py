@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.linear_model import Ridge
 
 import fastltl as ltl
-from benchmarks.timing import Compared
+from benchmarks.timing import _Compared
 from fastltl import reference
 
 LAMS = np.logspace(-6, 3, 30)
@@ -77,7 +77,7 @@ def ridge_loop(tasks):
     return np.array([[weights(X, y, lam) for X, y in tasks] for lam in LAMS])
 
 
-class _Batch(Compared):
+class _Batch(_Compared):
     """To a certified relative gap of 1e-4, with two threads; d = 50."""
 
     name: str
@@ -111,7 +111,7 @@ class Multitask(_Batch):
     name = "MTL"
 
 
-class Path(Compared):
+class Path(_Compared):
     """30 lams and 12 validation tasks, scored at each of 50 tasks, with two threads."""
 
     params = (list(PATHS),)
@@ -125,7 +125,7 @@ class Path(Compared):
         return partial(path_fit, rule, *data), partial(numpy_path_fit, rule, *data)
 
 
-class Independent(Compared):
+class Independent(_Compared):
     """30 lams for each of T tasks of 50 samples, against a loop over scikit-learn's Ridge."""
 
     tolerance = 1e-8

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import islice
 
 import fastltl as ltl
-from benchmarks.timing import Compared
+from benchmarks.timing import _Compared
 
 LAM = 1e-2
 RULES = {
@@ -33,7 +33,7 @@ def numpy_run(tasks, rule):
     return deque(iterates, maxlen=1)[0][1]
 
 
-class Online(Compared):
+class Online(_Compared):
     """Whole runs through `partial_fit`, from the first task on."""
 
     params = (list(RULES), SIZES, [50, 100])
@@ -43,7 +43,7 @@ class Online(Compared):
         return {size: draw_tasks(*size, 100) for size in SIZES}
 
     def runs(self, data, rule, size, n_tasks):
-        self.repeats = 25 if size[0] == 50 else 5
+        self.repeats = {50: 25, 200: 7, 500: 3}[size[0]]
         tasks = data[size][:n_tasks]
         return partial(compiled_run, tasks, rule), partial(numpy_run, tasks, rule)
 

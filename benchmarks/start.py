@@ -77,7 +77,7 @@ class Memory:
 
     def track_growth(self, data, rule, d):
         """Kilobytes that peak resident memory has grown by over many tasks more."""
-        learner = self.run(data[d], rule, 200)
+        learner = self.run(data[d], rule, 300)  # by when every eigenvector is known
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for i in range(20_000 if d == 50 else 500):
             learner.partial_fit(*data[d][i % 50])

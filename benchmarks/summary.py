@@ -5,6 +5,7 @@ draws docs/speed.png. Both need no network, which asv's own dashboard does.
 """
 
 import argparse
+import json
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -39,23 +40,33 @@ def latest(folder):
     return results
 
 
-def read_rows(results):
-    """One row for each suite and set of parameters whose ratio was measured."""
+def describe(names, values):
+    """Parameters in words: what is text already needs no name."""
+    return ", ".join(
+        value.strip("'") if value.startswith("'") else f"{name} = {value}"
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def read_rows(results, names):
+    """One row for each suite and set of parameters whose ratio was measured.
+
+    `names` has the parameters' names of each benchmark.
+    """
     rows = []
     for key in sorted(results.get_all_result_keys()):
         suite, name = key.rsplit(".", 1)
         if name != RATIO:
             continue
         params = results.get_result_params(key)
-        sizes = [", ".join(part.strip("'()") for part in values) for values in product(*params)]
         columns = [
             results.get_result_value(f"{suite}.{column}", params)
             for column in (SECONDS, RATIO, ERROR)
         ]
         rows += [
-            Row(suite.split(".")[-1], size, seconds, 1 / fraction, error)
-            for size, seconds, fraction, error in zip(sizes, *columns, strict=True)
-            if fraction
+            Row(suite.split(".")[-1], describe(names[key], values), seconds, 1 / ratio, error)
+            for values, seconds, ratio, error in zip(product(*params), *columns, strict=True)
+            if ratio
         ]
     return rows
 
@@ -93,7 +104,9 @@ def main(arguments=None):
     parser.add_argument("--picture", type=Path, default=Path("docs/speed.png"))
     options = parser.parse_args(arguments)
     results = latest(options.results)
-    rows = read_rows(results)
+    benchmarks = json.loads((options.results / "benchmarks.json").read_text())
+    names = {key: found["param_names"] for key, found in benchmarks.items() if key != "version"}
+    rows = read_rows(results, names)
     machine = f"{results.params.get('cpu') or results.params['machine']}, one BLAS thread"
     print(f"{machine}, commit {results.commit_hash[:8]}\n\n{markdown(rows)}")
     draw(rows, machine, options.picture)

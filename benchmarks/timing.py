@@ -22,7 +22,7 @@ def relative(A, B):
     return float(np.linalg.norm(A - B) / np.linalg.norm(B))
 
 
-class Compared:
+class _Compared:
     """An asv suite of work done by fastltl and in plain NumPy.
 
     A suite says what the work is: `runs(data, *params)` returns the two ways, `fast` and `plain`,

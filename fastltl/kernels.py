@@ -1,6 +1,7 @@
 """The compiled core: every njit function, arrays and scalars in and out.
 
-All kernels live in this one file because Numba's cache watches a function's own file only.
+All kernels live in this one file because Numba's cache watches a function's own file only: who
+changes `fastltl.lapack`, which they call, clears the cache by hand.
 Arrays are float64 and C-contiguous, and matrices D, Q and S are symmetric; `fastltl.validation`
 sees to that at the boundary. `fastltl.reference` has a plain-NumPy twin, of the same name and
 signature, of each kernel that is a formula of its own.
@@ -26,6 +27,7 @@ from fastltl.lapack import (
     compiled,
     eigh,
     inlined,
+    length,
     multiply,
     multiply_by_triangle,
     multiply_transposed,
@@ -448,14 +450,14 @@ def extend_basis(vectors, rank, a, coordinates):
     rest = a - transposed_product(basis, coordinates[:rank])
     again = product(basis, rest)
     rest -= transposed_product(basis, again)
-    length = np.sqrt(np.dot(rest, rest))
+    distance = length(rest)
     for i in range(rank):
         coordinates[i] += again[i]
-    if length <= a.size * EPS * np.sqrt(np.dot(a, a)):
+    if distance <= a.size * EPS * length(a):
         return rank
-    coordinates[rank] = length
+    coordinates[rank] = distance
     for j in range(a.size):
-        vectors[rank, j] = rest[j] / length
+        vectors[rank, j] = rest[j] / distance
     return rank + 1
 
 
@@ -473,13 +475,14 @@ def rank_two_update(vectors, values, rank, a, b, c):
     alpha, beta, new = alpha[:size], beta[:size], values[:size].copy()
     rotation = np.zeros((size, size))
     add_to_diagonal(rotation, 1.0)
-    a_length, b_length = np.sqrt(np.dot(alpha, alpha)), np.sqrt(np.dot(beta, beta))
+    a_length, b_length = length(alpha), length(beta)
     half = 0.5 * c * a_length * b_length
     p, q = alpha / a_length + beta / b_length, alpha / a_length - beta / b_length
     found = IS_DIRECT
     if found:
-        found = rank_one_update(new, rotation, p, half)
-        found &= rank_one_update(new, rotation, product(rotation, q), -half)
+        found = rank_one_update(new, rotation, p, half) and rank_one_update(
+            new, rotation, product(rotation, q), -half
+        )
     if not found:
         rotation[:] = 0.0
         for i in range(size):
@@ -505,14 +508,21 @@ def rank_one_update(values, vectors, z, rho):
     the eigenvectors z_i / (d_i - r_j) are orthogonal to rounding, however close the roots.
     Returns False if a root was not found. `values` and `vectors` are modified in place.
     """
-    length = np.sqrt(np.dot(z, z))
-    if length == 0.0 or rho == 0.0:
+    size = length(z)
+    if size == 0.0 or rho == 0.0:
         return True
-    # A fall is the rise of the negative.
+    # A fall is the rise of the negative. LAPACK squares what it is given: a power of two for the
+    # unit changes no digit, and leaves numbers around 1.
     sign = 1.0 if rho > 0.0 else -1.0
-    z, rho, poles = z / length, abs(rho) * length * length, sign * values
+    z, rho, largest = z / size, abs(rho) * size * size, 0.0
+    for value in values:
+        largest = max(largest, abs(value))
+    unit = 2.0 ** np.floor(np.log2(max(rho, largest)))
+    rho, poles = rho / unit, sign * values / unit
     active = deflate(poles, vectors, z, rho)
     k, width = active.size, vectors.shape[1]
+    if k == 0:
+        return True
     d, weights, rows = np.empty(k), np.empty(k), np.empty((k, width))
     for i in range(k):
         d[i], weights[i] = poles[active[i]], z[active[i]]
@@ -541,7 +551,7 @@ def rank_one_update(values, vectors, z, rho):
         for j in range(width):
             vectors[active[i], j] = rotated[i, j]
     for i in range(values.size):
-        values[i] = sign * poles[i]
+        values[i] = sign * poles[i] * unit
     return True
 
 
@@ -881,7 +891,7 @@ def meet_task(state, rows, records, meetings, X, y, lo, hi):
 @inlined
 def lengths(a, b):
     """|a| |b|, of which neither square may overflow alone."""
-    return np.sqrt(np.dot(a, a)) * np.sqrt(np.dot(b, b))
+    return length(a) * length(b)
 
 
 @inlined
@@ -959,7 +969,7 @@ def take_certified_step(matrix, vectors, weights, record, a, b):
     The update moves no eigenvalue down by more than gamma (|a||b| - a.b). If a known lower bound
     on D's eigenvalues leaves them all above the shift that the trace asks for, nothing is clipped
     and the projection is that shift. D is made out of its eigenvectors only if more such steps may
-    follow. Returns whether the step was taken; if so, all but a and b are modified in place.
+    follow. Returns whether the step was taken. `matrix` and `record` are modified in place.
     """
     d, gamma, rank = a.size, record["step"], record["rank"]
     inner = np.dot(a, b)
@@ -1033,7 +1043,7 @@ def weigh(vectors, values, size, weights, record):
     new, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
     assign(weights[:rank], new)
     weights[rank:] = rest
-    record["rank"], record["rest"] = rank, rest
+    record["rank"], record["rest"], record["shift"] = rank, rest, np.nan
 
 
 @compiled

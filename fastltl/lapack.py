@@ -28,6 +28,7 @@ _ROUTINES = {
     "blas": {
         "dgemm": "cciiiddididdi",
         "dgemv": "ciiddididdi",
+        "dnrm2": "idi",
         "dsymv": "ciddididdi",
         "dsyrk": "cciiddiddi",
         "dtrmm": "cccciiddidi",
@@ -71,7 +72,8 @@ def _external(library: str, name: str) -> Any:
     symbol = f"fastltl_{name}"
     llvm.add_symbol(symbol, get_cython_function_address(f"scipy.linalg.cython_{library}", name))
     arguments = [pointers[kind] for kind in _ROUTINES[library][name]]
-    return types.ExternalFunction(symbol, types.void(*arguments))
+    result = types.float64 if name == "dnrm2" else types.void
+    return types.ExternalFunction(symbol, result(*arguments))
 
 
 def _routines() -> dict[str, Any]:
@@ -92,7 +94,8 @@ _found = _routines()
 IS_DIRECT = bool(_found)
 
 if IS_DIRECT:
-    _dgemm, _dgemv, _dsymv = _found["dgemm"], _found["dgemv"], _found["dsymv"]
+    _dgemm, _dgemv, _dnrm2 = _found["dgemm"], _found["dgemv"], _found["dnrm2"]
+    _dsymv = _found["dsymv"]
     _dsyrk, _dtrmm, _dtrsv = _found["dsyrk"], _found["dtrmm"], _found["dtrsv"]
     _dpotrf, _dpstrf, _dsyevd = _found["dpotrf"], _found["dpstrf"], _found["dsyevd"]
     _dgelqf, _dormlq = _found["dgelqf"], _found["dormlq"]
@@ -173,6 +176,11 @@ if IS_DIRECT:
             _ref(_U), _int(n), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1), _ref(0.0),
             y.ctypes, _int(1),
         )  # fmt: skip
+
+    @_inner
+    def length(x):
+        """|x|, which neither overflows nor underflows on the way."""
+        return _dnrm2(_int(x.size), x.ctypes, _int(1))
 
     @_inner
     def add_gram(A, c, C):
@@ -279,8 +287,8 @@ if IS_DIRECT:
     def secular_root(j, poles, z, rho, distances):
         """The j-th root r of 1 + rho sum_i z_i^2 / (poles_i - r) = 0; NaN if it is not found.
 
-        The poles ascend, rho > 0 and |z| = 1. `distances` <- poles - r, each to full precision;
-        of two poles, the eigenvector instead.
+        The poles ascend, rho > 0 and |z| = 1, neither large nor small. `distances` <- poles - r,
+        each to full precision; of one or two poles, the eigenvector instead.
         """
         root, info = np.empty(1), np.zeros(1, np.int32)
         _dlaed4(
@@ -314,6 +322,13 @@ else:
     @_inner
     def apply_symmetric(A, x, y):
         y[:] = np.dot(np.tril(A) + np.tril(A, -1).T, x)
+
+    @_inner
+    def length(x):
+        largest = np.max(np.abs(x)) if x.size else 0.0
+        if not 0.0 < largest < np.inf:
+            return largest
+        return largest * np.sqrt(np.sum((x / largest) ** 2))
 
     @_inner
     def add_gram(A, c, C):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +125,7 @@ class MeanObjective:
     def n_features(self) -> int:
         return self.tasks.n_features
 
-    @property
+    @cached_property
     def feature_scales(self) -> Array:
         """Root mean square of each feature, relative to the largest; 1 if it is 0 to rounding.
 
@@ -145,7 +146,9 @@ class MeanObjective:
 
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
         """F(D) and its gradient."""
-        F = kernels.low_rank_factor(D)
+        # The rank is that of XD: what is small in D may matter where a feature is large.
+        scales = self.feature_scales
+        F = kernels.low_rank_factor(D * scales * scales[:, None]) / scales
         if len(F) > LOW_RANK * len(D):
             F = F[:0]
         self._evaluate(D, F)

@@ -39,7 +39,7 @@ def test_the_summary_has_a_row_for_each_ratio_and_a_picture(measured):
     out = run(sys.executable, "-m", "benchmarks.summary", "--picture", "speed.png", cwd=measured)
     rows = [line for line in out.splitlines() if line.startswith("| RankTwoUpdate")]
     assert len(rows) == 6
-    assert "| RankTwoUpdate | 500, all |" in out
+    assert "| RankTwoUpdate | d = 500, all |" in out
     assert all("×" in row and "ms" in row for row in rows)
     assert (measured / "speed.png").read_bytes().startswith(b"\x89PNG")
 

@@ -16,7 +16,9 @@ from naive import (
     sphere_task,
 )
 
+import fastltl as ltl
 from fastltl import kernels, reference
+from fastltl.lapack import IS_DIRECT
 
 SHAPES = [(1, 1), (1, 5), (5, 1), (7, 7), (20, 50), (50, 20), (300, 6), (30, 120)]
 LAMS = [1e-6, 1e-3, 1.0, 1e3]
@@ -227,3 +229,37 @@ def test_rank_two_update_is_the_eigen_decomposition_of_the_sum():
         assert np.abs(V[:size] @ V[:size].T - np.eye(size)).max() < 1e-14
         expected = A + 0.7 * (np.outer(a, b) + np.outer(b, a))
         assert relative(kernels.compose(V[:size], w[:size], 0.0), expected) < 1e-14
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1e-8, 1.0, 1e250])
+@pytest.mark.parametrize("kind", ["apart", "tied", "nearly tied", "zero", "one", "two"])
+def test_rank_one_update_is_the_eigen_decomposition_of_the_sum(kind, scale):
+    if not IS_DIRECT:
+        pytest.skip("the secular equation needs LAPACK")
+    rng = np.random.default_rng(0)
+    poles = {
+        "apart": rng.normal(size=7),
+        "tied": np.array([1.0, 1, 2, 2, 2, 3, -1]),
+        "nearly tied": 1 + 1e-15 * rng.normal(size=7),
+        "zero": np.zeros(7),
+        "one": np.array([0.5]),
+        "two": np.array([0.5, -0.5]),
+    }[kind]
+    z = rng.normal(size=len(poles)) * (rng.random(len(poles)) < 0.8)
+    for rho in (0.7, -0.7, 1e-20):
+        values, V = poles * scale, np.eye(len(poles))
+        assert kernels.rank_one_update(values, V, z, rho * scale)
+        expected = np.diag(poles) + rho * np.outer(z, z)
+        assert np.abs(V @ V.T - np.eye(len(V))).max() < 1e-14
+        error = np.linalg.norm((V.T * (values / scale)) @ V - expected)
+        assert error <= 1e-14 * (1 + np.linalg.norm(expected))
+
+
+@pytest.mark.slow
+def test_gradients_that_underflow_when_squared_are_learned_from():
+    """The loss is that of a task whose D is large: b is then tiny next to a."""
+    rng = np.random.default_rng(0)
+    learner = ltl.OnlineLTL(1e-90)
+    for _ in range(6):
+        learner.partial_fit(rng.normal(size=(3, 4)), rng.normal(size=3))
+    assert learner._run.records[0]["rank"] > 0

@@ -26,8 +26,8 @@ def products(A, B, x):
         np.empty((A.shape[1], A.shape[1])),
     )
     lapack.multiply(A, B, AB)
-    lapack.multiply_transposed(A, A, AA)
-    lapack.transposed_multiply(A, A, inner)
+    lapack.multiply_transposed(A, 2.0 * A + 1.0, AA)
+    lapack.transposed_multiply(A, 2.0 * A + 1.0, inner)
     y, z = np.empty(A.shape[1]), np.empty(A.shape[0])
     lapack.apply_transposed(A, x, y)
     lapack.apply(A, y, z)
@@ -37,7 +37,8 @@ def products(A, B, x):
 @pytest.mark.parametrize("n", [1, 7, 70])
 def test_products(n):
     A, B, x = matrices(n=n)
-    expected = A @ B, A @ A.T, A.T @ A, A.T @ x, A @ (A.T @ x)
+    C = 2 * A + 1
+    expected = A @ B, A @ C.T, A.T @ C, A.T @ x, A @ (A.T @ x)
     for ours, theirs in zip(products(A, B, x), expected, strict=True):
         assert relative(ours, theirs) < 1e-14
 
@@ -114,6 +115,16 @@ def test_reductions(n):
     assert not np.tril(R[:4], -1).any()
     assert relative((U * s) @ Vt, X) < 1e-13
     assert np.array_equal(descending, np.sort(y)[::-1])
+
+
+@compiled
+def size(x):
+    return lapack.length(x)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-200, 1.0, 1e200])
+def test_lengths_do_not_underflow(scale):
+    assert size(scale * np.array([3.0, 4.0])) == pytest.approx(5 * scale)
 
 
 @compiled

@@ -151,7 +151,7 @@ def test_kept_eigenvectors_are_mended_before_rounding_errors_add_up(rule):
     assert np.abs(V @ V.T - np.eye(len(V))).max() < 1e-13
 
 
-@pytest.mark.parametrize("scale", [1e-60, 1e-3, 1e3, 1e60])
+@pytest.mark.parametrize("scale", [1e-130, 1e-60, 1e-3, 1e3, 1e60, 1e130])
 @pytest.mark.parametrize("rule", RULES[:4], ids=RULE_IDS[:4])
 def test_adaptive_steps_do_not_depend_on_the_units_of_y(rule, scale):
     tasks = ragged_tasks(0, 30, 6, (1, 9))

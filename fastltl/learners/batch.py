@@ -171,16 +171,21 @@ def project_gradient(
 
     D + t (proj(D - step G) - D), with the step of Barzilai and Borwein, <S, S> / <S, Y> for the
     latest changes S of D and Y of G, and t = 1 or, if F does not fall enough below the highest of
-    its latest values, smaller. The first step is the one for the curvature along the gradient.
+    its latest values, smaller. The first step is the one for the curvature along the gradient
+    less its trace. Returned is where the gap is small enough, or else where F was least.
     """
-    steepest = point.G - np.trace(point.G) / len(point.G) * np.eye(len(point.G))
-    step = _spectral_step(steepest, objective.curvature(steepest), radius)
-    values = [point.F]
+    largest = float(np.abs(point.G).max()) or 1.0
+    steepest = (point.G - np.trace(point.G) / len(point.G) * np.eye(len(point.G))) / largest
+    curved = objective.curvature(radius * steepest) / radius
+    step = _spectral_step(steepest, curved, radius / largest)
+    best, values = point, [point.F]
     for _ in range(min(FIRST_ORDER_STEPS, journal.max_iter)):
         if point.gap(radius) <= tol * point.F:
             break
         move = kernels.project(point.D - step * point.G, radius) - point.D
         slope, t = float(np.sum(point.G * move)), 1.0
+        if slope >= 0.0:  # rounding errors allow no further progress
+            break
         while True:
             new = Point(objective, point.D + t * move)
             allowed = max(values[-VALUES_WATCHED:]) + 1e-4 * t * slope
@@ -188,19 +193,22 @@ def project_gradient(
                 break
             # The minimiser of the parabola through what is known, kept within bounds.
             t *= min(0.5, max(0.1, -0.5 * t * slope / (new.F - point.F - t * slope)))
-        if t < 1e-10:  # rounding errors allow no further progress
+        if t < 1e-10:
             break
         step = _spectral_step(new.D - point.D, new.G - point.G, 10.0 * step)
         point = new
         values.append(point.F)
         journal.enter(point)
-    return point
+        best = min(best, point, key=lambda point: point.F)
+    return point if point.gap(radius) <= tol * point.F else best
 
 
 def _spectral_step(S: Array, Y: Array, otherwise: float) -> float:
-    """<S, S> / <S, Y>, if F curves upward along S."""
-    curvature = float(np.sum(S * Y))
-    return float(np.sum(S * S)) / curvature if curvature > 0.0 else otherwise
+    """<S, S> / <S, Y>, if F curves upward along S and the numbers allow it."""
+    unit = float(np.abs(S).max()) or 1.0
+    curvature = float(np.sum(S / unit * (Y / unit)))
+    step = float(np.sum((S / unit) ** 2)) / curvature if curvature > 0.0 else 0.0
+    return step if 0.0 < step < np.inf else otherwise
 
 
 def newton(objective: Objective, radius: float, D: Array, tol: float, journal: Journal) -> Point:

@@ -10,7 +10,7 @@ import numpy as np
 from fastltl import bounds, kernels
 from fastltl.evaluation import HeldOut
 from fastltl.objectives import ReducedTasks
-from fastltl.threads import in_pieces
+from fastltl.threads import in_pieces, steadily
 from fastltl.validation import Array, check_positive
 
 #: Steps after which X D X' is computed anew: each adds two rounding errors or so.
@@ -94,7 +94,9 @@ class Run(ABC):
         rank, rest = self.records[k]["rank"], self.records[k]["rest"]
         iterate: Array = self.state[0, k]
         if rank >= 0:
-            iterate = kernels.compose(self.state[2, k, :rank], self.rows[1, k, :rank], rest)
+            vectors, weights = self.state[2, k, :rank], self.rows[1, k, :rank]
+            d = self.n_features
+            iterate = steadily(kernels.compose, d, d, vectors, weights, rest)
         return iterate
 
     def sums(self, n_threads: int = 1) -> Array:
