@@ -1,4 +1,4 @@
-"""The compiled core: every njit function, arrays and scalars in and out.
+"""The compiled core: kernels, which take arrays and scalars and give back the same.
 
 All kernels live in this one file because Numba's cache watches a function's own file only: who
 changes `fastltl.lapack`, which they call, clears the cache by hand.

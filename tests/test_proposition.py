@@ -25,6 +25,17 @@ def test_loss_is_convex(case, weight):
     assert between <= chord + 1e-12
 
 
+def test_but_not_everywhere():
+    """A^-2 is not matrix convex, as the paper's proof has it: the loss can bulge, if seldom."""
+    X, y = np.diag([1.0, -1.0]), np.array([1 / 13, 1.0])
+    D = np.array([[357.0, -428.0], [-428.0, 515.0]])
+    E = np.array([[0.8, -2.09], [-2.09, 5.47]])
+    assert np.linalg.eigvalsh(D)[0] > 0
+    assert np.linalg.eigvalsh(E)[0] > 0
+    ends = kernels.task_loss(D, X, y), kernels.task_loss(E, X, y)
+    assert kernels.task_loss((D + E) / 2, X, y) > 1.03 * max(ends)
+
+
 @given(task_and_two_representations())
 def test_gradient_lies_below_the_loss(case):
     X, y, D, E = case

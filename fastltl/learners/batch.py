@@ -44,7 +44,7 @@ EARLY_TOL = 1e-2
 
 
 class Objective(Protocol):
-    """What the solver asks of tasks: a smooth convex F that falls as D grows."""
+    """What the solver asks of tasks: a smooth F, taken for convex, that falls as D grows."""
 
     n_features: int
 
@@ -80,7 +80,7 @@ class Point:
     def gap(self, radius: float) -> float:
         """<G, D> + radius max(0, -lambda_min(G)), of which F(D) - min F is no more; nor than F.
 
-        F is convex, so that this holds over the set of any radius that D lies in.
+        That is so where F is convex, over the set of any radius that D lies in.
         """
         along, steepest = self._parts_of_gap
         return min(self.F, max(0.0, along + radius * steepest))
@@ -398,8 +398,8 @@ class BatchLTL(BatchLearner):
         Regularisation: the trace of D is at most 1 / lam. It has to be chosen, by the error on
         validation tasks; see `select_lam`.
     tol : float
-        The solver stops when the objective is certified to be within tol times itself of the
-        optimum. Below about 1e-8 rounding errors stop it first.
+        The solver stops when the gap, by which the objective exceeds the optimum at the most, is
+        tol times the objective. Below about 1e-8 rounding errors stop it first.
     max_iter : int
         The most iterations.
     warm_start : bool
@@ -424,6 +424,12 @@ class BatchLTL(BatchLearner):
         After each iteration, as named tuples; seconds since the start. Empty if the start was
         good enough.
     n_features_in_ : int
+
+    Notes
+    -----
+    The gap takes the mean of L for convex, as the paper does. L is not convex everywhere, though
+    it takes a search to find where: see docs/reproduction.md. So the certificate is one among the D
+    around the one found, if not among all. (The objective of `MTL` is convex.)
 
     Examples
     --------

@@ -242,7 +242,8 @@ class OnlineLTL(OnlineLearner):
         Sum of L_t(D^(t)).
     regret_bound_ : float
         What the mean of L_t(D^(t)) exceeds that of the best fixed D by, at the most. Computed
-        from the gradients seen, with no assumption on the data.
+        from the gradients seen, with no assumption on the data but that the L_t are convex there,
+        which the paper proves of all, though it is so of nearly all: see docs/reproduction.md.
     n_features_in_ : int
 
     Examples
