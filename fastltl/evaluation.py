@@ -67,7 +67,10 @@ class HeldOut:
         return self._score_by(kernels.weights_of_tasks, len(representations), representations)
 
     def score_followed(self, factor: float, matrices: Array, duals: Array) -> Array:
-        """Scores of the representations factor * matrices, given X D X' of each task for each D."""
+        """Scores of the representations factor * matrices, given X D X' of each task for each D.
+
+        Only lower triangles are read.
+        """
         return self._score_by(
             kernels.weights_from_duals,
             len(matrices),

@@ -921,14 +921,16 @@ def add_iterate(matrix, total, vectors, buffer, weights, record):
     All but the first, the third and `weights` are modified in place.
     """
     rank, rest, room = record["rank"], record["rest"], buffer.shape[0]
+    n_waiting = record["n_added"] + record["n_subtracted"]
+    if n_waiting + rank > room or (rank < 0 and (n_waiting > 0 or record["rest_total"] != 0.0)):
+        add_waiting(total, buffer, record)
+        record["n_added"] = record["n_subtracted"] = 0
+        record["rest_total"] = 0.0
     if rank < 0:
         for i in range(total.shape[0]):
             for j in range(i + 1):
                 total[i, j] += matrix[i, j]
         return
-    if record["n_added"] + record["n_subtracted"] + rank > room:
-        add_buffer(total, buffer, record["n_added"], record["n_subtracted"])
-        record["n_added"] = record["n_subtracted"] = 0
     for i in range(rank):
         excess = weights[i] - rest
         if excess > 0.0:
@@ -943,22 +945,24 @@ def add_iterate(matrix, total, vectors, buffer, weights, record):
 
 
 @inlined
-def add_buffer(total, buffer, n_added, n_subtracted):
-    """Add what waits in the buffer to the lower triangle of `total`, which is modified in place."""
-    if n_added > 0:
-        add_gram(buffer[:n_added], 1.0, total)
-    if n_subtracted > 0:
-        add_gram(buffer[buffer.shape[0] - n_subtracted :], -1.0, total)
+def add_waiting(total, buffer, record):
+    """Add what waits in the buffer and in the record to the lower triangle of `total`.
+
+    Modified in place: `total`.
+    """
+    if record["n_added"] > 0:
+        add_gram(buffer[: record["n_added"]], 1.0, total)
+    if record["n_subtracted"] > 0:
+        add_gram(buffer[buffer.shape[0] - record["n_subtracted"] :], -1.0, total)
+    add_to_diagonal(total, record["rest_total"])
 
 
 @compiled
 def sums_of_iterates(state, records, sums, lo, hi):
     """sums[k] <- the sum of the k-th candidate's iterates. Modified in place: `sums`."""
     for k in range(lo, hi):
-        record = records[k]
         assign(sums[k], state[1, k])
-        add_buffer(sums[k], state[3, k], record["n_added"], record["n_subtracted"])
-        add_to_diagonal(sums[k], record["rest_total"])
+        add_waiting(sums[k], state[3, k], records[k])
         mirror(sums[k])
 
 

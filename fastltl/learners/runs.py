@@ -99,18 +99,17 @@ class Run(ABC):
             iterate = steadily(kernels.compose, d, d, vectors, weights, rest)
         return iterate
 
-    def sums(self, n_threads: int = 1) -> Array:
+    def sums(self) -> Array:
         """D^(1) + ... + D^(T) of each candidate, in an array of its own."""
         sums: Array = np.empty_like(self.state[1])
-        in_pieces(
-            kernels.sums_of_iterates,
-            len(sums),
-            n_threads,
-            float(self.n_features**2),
-            self.state,
-            self.records,
-            sums,
-        )
+        d = self.n_features
+        steadily(kernels.sums_of_iterates, d, d, self.state, self.records, sums, 0, len(sums))
+        return sums
+
+    def lower_sums(self) -> Array:
+        """`sums`, of which only the lower triangles count: no copy if none is waiting."""
+        waits = any(self.records[name].any() for name in ("n_added", "n_subtracted", "rest_total"))
+        sums: Array = self.sums() if waits else self.state[1]
         return sums
 
     def representations(self, averaging: str) -> Array:
@@ -222,7 +221,7 @@ class FollowedDuals:
         """The scores of `run.representations(averaging)`, whose duals need not be computed."""
         if averaging == "last":
             return held_out.score_followed(1.0, run.iterates(), self.of_iterates)
-        return held_out.score_followed(1.0 / run.n_tasks, run.sums(), self.of_totals)
+        return held_out.score_followed(1.0 / run.n_tasks, run.lower_sums(), self.of_totals)
 
     def _computed(self, Ds: Array, duals: Array) -> Array:
         tasks = self.tasks
