@@ -9,7 +9,10 @@ With the JIT off such a call would silently do nothing. There, and where SciPy l
 same operations are NumPy's.
 """
 
+import contextlib
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -18,6 +21,10 @@ import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
+
+#: OpenBLAS, the library of NumPy's and SciPy's wheels, starts threads for a product from 64^3
+#: multiplications on, and for one by a triangle from far fewer.
+LARGEST_UNTHREADED_SIDE = 64
 
 _CHAR = types.CPointer(types.uint8)
 _INT = types.CPointer(types.int32)
@@ -47,25 +54,6 @@ _ROUTINES = {
 }
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile without the GIL, and keep the machine code on disk where a folder can be written."""
-    options = {"nogil": True, "no_cfunc_wrapper": True, **options}
-    try:
-        return numba.njit(error_model="numpy", cache=True, **options)(function)
-    except RuntimeError:  # Numba found no writable place for its cache
-        return numba.njit(error_model="numpy", **options)(function)
-
-
-def inlined(function: Callable[..., Any]) -> Any:
-    """`compiled` as a part of each compiled caller, without a compilation of its own."""
-    return compiled(function, inline="always")
-
-
-def _inner(function: Callable[..., Any]) -> Any:
-    """`compiled` for compiled callers only, which takes half the time."""
-    return compiled(function, no_cpython_wrapper=True)
-
-
 def _external(library: str, name: str) -> Any:
     """A routine of SciPy's as a function that compiled code can call."""
     pointers = {"c": _CHAR, "i": _INT, "d": _REAL}
@@ -92,6 +80,47 @@ _found = _routines()
 
 #: Whether routines are called directly. The secular equation has no other way.
 IS_DIRECT = bool(_found)
+
+
+def _digest() -> str:
+    """Of all compiled code, and of how it calls LAPACK."""
+    here = Path(__file__).parent
+    sources = [*here.glob("lapack.py"), *sorted(here.glob("kernels/*.py"))]
+    code = b"".join(source.read_bytes() for source in sources)
+    return hashlib.sha256(code + bytes([IS_DIRECT])).hexdigest()[:8]
+
+
+_DIGEST = _digest()
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile without the GIL, and keep the machine code on disk where a folder can be written.
+
+    Numba's cache watches the file that a kernel is in, and not those it calls into. So it is given
+    a name that changes with any of them.
+    """
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
+    kernel = numba.njit(**options)(function)
+    if kernel is function:  # the JIT is off
+        return kernel
+    name = function.__qualname__
+    function.__qualname__ = f"{name}.{_DIGEST}"
+    # Numba raises if it finds no writable place for its cache; then there is none.
+    with contextlib.suppress(RuntimeError):
+        kernel.enable_caching()
+    function.__qualname__ = name
+    return kernel
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """`compiled` as a part of each compiled caller, without a compilation of its own."""
+    return compiled(function, inline="always")
+
+
+def _inner(function: Callable[..., Any]) -> Any:
+    """`compiled` for compiled callers only, without a way in from Python."""
+    return compiled(function, no_cpython_wrapper=True)
+
 
 if IS_DIRECT:
     _dgemm, _dgemv, _dnrm2 = _found["dgemm"], _found["dgemv"], _found["dnrm2"]
@@ -149,24 +178,25 @@ if IS_DIRECT:
         (k, m), n = A.shape, B.shape[1]
         _gemm(_N, _T, n, m, k, B, n, A, m, C)
 
-    @_inner
-    def apply(A, x, y):
-        """y <- A x. Modified in place: y."""
+    @inlined
+    def _gemv(form, A, x, y):
+        """y <- A x, or A'x where Fortran is told the opposite."""
         m, n = A.shape
+        y[:] = 0.0  # where A has no rows BLAS leaves y as it was
         _dgemv(
-            _ref(_T), _int(n), _int(m), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1),
+            _ref(form), _int(n), _int(m), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1),
             _ref(0.0), y.ctypes, _int(1),
         )  # fmt: skip
 
     @_inner
+    def apply(A, x, y):
+        """y <- A x. Modified in place: y."""
+        _gemv(_T, A, x, y)
+
+    @_inner
     def apply_transposed(A, x, y):
         """y <- A'x. Modified in place: y."""
-        m, n = A.shape
-        y[:] = 0.0  # where A has no rows BLAS would leave y as it was
-        _dgemv(
-            _ref(_N), _int(n), _int(m), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1),
-            _ref(0.0), y.ctypes, _int(1),
-        )  # fmt: skip
+        _gemv(_N, A, x, y)
 
     @_inner
     def apply_symmetric(A, x, y):

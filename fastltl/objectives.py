@@ -14,7 +14,8 @@ from fastltl.validation import Array, check_computed
 
 Indices = npt.NDArray[np.int64]
 
-#: A representation of a rank below this fraction of the features has its rank made use of.
+#: A representation of a rank below this fraction of the features has its rank made use of. Above
+#: it there is little to spare, and curvature would have to start over.
 LOW_RANK = 0.7
 
 

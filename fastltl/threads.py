@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 import scipy.linalg  # noqa: F401  (loads the BLAS that compiled kernels call, so that it is found)
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-#: OpenBLAS, the library of NumPy's and SciPy's wheels, starts threads for a product from 64^3
-#: multiplications on.
-LARGEST_UNTHREADED_SIDE = 64
+from fastltl.lapack import LARGEST_UNTHREADED_SIDE
 
 #: More pieces of work than threads, so that one that is held up does not hold up the rest.
 PIECES_PER_THREAD = 4

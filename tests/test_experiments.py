@@ -167,7 +167,9 @@ def test_an_interrupted_run_goes_on(tmp_path):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.splitlines()[-1].endswith("interrupted; the same command goes on from there")
+    # not the last line: joblib's resource tracker, a process of its own, may add a warning
+    assert "fastltl reproduce: interrupted; the same command goes on from there" in err.splitlines()
+    assert "Traceback" not in err
     begun = json.loads(path.read_text())
     assert 0 < len(begun["cells"]) < 10
     subprocess.run(command, check=True, capture_output=True, timeout=300)

@@ -36,7 +36,7 @@ class Run(ABC):
     def _lay_out(self) -> None:
         """Gather what kernels take, with room for what a task tells the candidates."""
         _, n_candidates, d = self.rows.shape
-        meetings = np.zeros((n_candidates, 3, max(3, d)))
+        meetings = np.zeros((n_candidates, 3, max(5, d)))
         self._arrays = self.state, self.rows, self.records, meetings
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""The compiled core: kernels, which take arrays and scalars and give back the same.
+
+Arrays are float64 and C-contiguous, and matrices D, Q and S are symmetric; `fastltl.validation`
+sees to that at the boundary. `fastltl.reference` has a plain-NumPy twin, of the same name and
+signature, of each kernel that is a formula of its own.
+"""
+
+from fastltl.kernels.dual import (
+    EPS,
+    all_finite,
+    centre,
+    compress,
+    loss_and_factors,
+    ridge_weights,
+    task_gradient,
+    task_loss,
+    task_loss_and_gradient,
+    truncate,
+)
+from fastltl.kernels.online import MOST_DRIFT, RECORD, follow_duals, learn, sums_of_iterates
+from fastltl.kernels.packed import (
+    compute_duals,
+    factor_changes,
+    low_rank_factor,
+    objectives,
+    reduce_tasks,
+    ridge_paths,
+    score,
+    score_weights,
+    weights_from_duals,
+    weights_of_tasks,
+)
+from fastltl.kernels.spectrum import (
+    compose,
+    entropic_iterate,
+    features,
+    project,
+    rank_one_update,
+    rank_two_update,
+    soft_threshold,
+)
+
+__all__ = [
+    "EPS",
+    "MOST_DRIFT",
+    "RECORD",
+    "all_finite",
+    "centre",
+    "compose",
+    "compress",
+    "compute_duals",
+    "entropic_iterate",
+    "factor_changes",
+    "features",
+    "follow_duals",
+    "learn",
+    "loss_and_factors",
+    "low_rank_factor",
+    "objectives",
+    "project",
+    "rank_one_update",
+    "rank_two_update",
+    "reduce_tasks",
+    "ridge_paths",
+    "ridge_weights",
+    "score",
+    "score_weights",
+    "soft_threshold",
+    "sums_of_iterates",
+    "task_gradient",
+    "task_loss",
+    "task_loss_and_gradient",
+    "truncate",
+    "weights_from_duals",
+    "weights_of_tasks",
+]

@@ -1,0 +1,354 @@
+"""One task of an online run.
+
+A run has one or more candidates (values of lam, say), stacked along the first axis of its
+arrays. A task is met by all of them before any takes its step, so that a task that is refused
+has changed nothing. Candidates lo to hi are a thread's share.
+
+Of the k-th candidate, state[:, k] are four matrices, called `matrix`, `total`, `vectors` and
+`buffer`, and rows[:, k] are the `values` of what it keeps eigenvectors of and the `weights` that
+these have in the iterate. What it finds when it meets a task is meetings[k]: the factors a and b
+of the gradient, and then the loss, the norm of the gradient, the step to take, a.b and |a||b|.
+
+A candidate's iterate is D = sum_i weights_i v_i v_i' + rest (I - sum_i v_i v_i') with `rank`
+rows v_i of `vectors`. Its `matrix` is S in entropic geometry. In euclidean geometry it is D, and
+kept only where that is cheaper than eigenvectors: then the rank is -1.
+"""
+
+import numpy as np
+
+from fastltl.kernels.dual import (
+    EPS,
+    SMALLEST_PIVOT_OF_DUAL,
+    add_rank_two,
+    add_to_diagonal,
+    assign,
+    compress,
+    dual_loss_and_factors,
+    dual_matrix,
+    factorise_dual,
+    has_small_pivot,
+    mirror,
+    outer_gram,
+    product,
+    truncate,
+)
+from fastltl.kernels.spectrum import (
+    compose,
+    keep,
+    orthonormalise,
+    rank_two_update,
+    soft_threshold,
+    soften,
+)
+from fastltl.lapack import add_gram, compiled, eigh, inlined, length
+
+#: A gradient of smaller norm has lost digits to underflow, and counts as zero.
+SMALLEST_NORM = float(np.finfo(np.float64).tiny) / EPS
+
+#: Leave eigenvectors for the iterate itself only if this many more steps like the one at hand
+#: could be certified.
+CERTIFIED_STEPS = 10
+
+#: An update of k kept eigenvectors makes errors of sqrt(k) roundings or less, relative to the
+#: matrix; when their sum comes to this, it is time to mend what is kept.
+MOST_DRIFT = 1e-12
+
+#: What an online run keeps beside its matrices: one record for each candidate.
+RECORD = np.dtype(
+    [
+        ("radius", np.float64),  # 1 / lam
+        ("scale", np.float64),  # numerator of the steps
+        ("adaptive", np.bool_),  # whether their denominator is `norm`, else sqrt(t)
+        ("entropic", np.bool_),  # whether norms are operator norms, else Frobenius
+        ("n_tasks", np.int64),
+        ("loss", np.float64),  # sum of the losses
+        ("norm", np.float64),  # sqrt(sum ||G_s||^2)
+        ("largest", np.float64),  # max ||G_s||
+        ("step", np.float64),  # the latest gamma_t, or eta_t
+        ("step_cost", np.float64),  # sum gamma_t ||G_t||^2
+        ("rank", np.int64),  # how many rows of `vectors` are eigenvectors, -1 if not known
+        ("rest", np.float64),  # the iterate's eigenvalue where they are zero
+        ("drift", np.float64),  # a bound on the rounding errors in what is kept
+        ("floor", np.float64),  # a lower bound on the smallest eigenvalue of the iterate
+        ("rest_total", np.float64),  # sum of `rest` over the iterates added to a total
+        ("n_added", np.int64),  # how many rows wait in the buffer to be added to the total
+        ("n_subtracted", np.int64),  # and to be subtracted
+        ("shift", np.float64),  # what the latest step took off the diagonal, NaN if it did more
+    ],
+    align=True,
+)
+
+
+@compiled
+def dual_of_iterate(matrix, vectors, weights, record, X):
+    """The lower triangle of X D X': with P = X V', of P diag(weights - rest) P' + rest XX'."""
+    rank, rest = record["rank"], record["rest"]
+    if rank < 0:
+        return dual_matrix(matrix, X)
+    P = outer_gram(X, vectors[:rank])
+    scaled = np.empty(P.shape)
+    for i in range(P.shape[0]):
+        for j in range(rank):
+            scaled[i, j] = (weights[j] - rest) * P[i, j]
+    dual = outer_gram(scaled, P)
+    if rest != 0.0:
+        gram = outer_gram(X, X)
+        for i in range(P.shape[0]):
+            for j in range(i + 1):
+                dual[i, j] += rest * gram[i, j]
+    return dual
+
+
+@inlined
+def meet_task(state, rows, records, meetings, X, y, lo, hi):
+    """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
+
+    The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
+    Returns False if a number in the task is not finite or becomes so on the way. `meetings` is
+    modified in place.
+    """
+    n = y.size
+    R, z, misfit = compress(X, y)
+    truncated = False
+    R_safe, z_safe, misfit_safe = R, z, misfit
+    for k in range(lo, hi):
+        record, a, b = records[k], meetings[k, 0, : X.shape[1]], meetings[k, 1, : X.shape[1]]
+        matrix, V, weights = state[0, k], state[2, k], rows[1, k]
+        R_k, z_k, misfit_k = R, z, misfit
+        L = dual_of_iterate(matrix, V, weights, record, R_k)
+        largest = factorise_dual(L, n)
+        if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
+            if not truncated:
+                R_safe, z_safe, misfit_safe = truncate(R, z, misfit)
+                truncated = True
+            R_k, z_k, misfit_k = R_safe, z_safe, misfit_safe
+            L = dual_of_iterate(matrix, V, weights, record, R_k)
+            factorise_dual(L, n)
+        loss = dual_loss_and_factors(R_k, z_k, misfit_k, L, n, a, b)
+        inner, outer = np.dot(a, b), length(a) * length(b)
+        norm = gradient_norm(inner, outer, record["entropic"])
+        norms = np.hypot(record["norm"], norm)
+        t = record["n_tasks"] + 1
+        clock = norms if record["adaptive"] else np.sqrt(t)
+        step = record["scale"] / clock if clock > 0.0 else 0.0
+        # No entry of a sum of gradients can exceed sum ||G_s|| <= t * norms.
+        total = record["loss"] + loss + t * norms + record["step_cost"] + step * norm * norm
+        if not np.isfinite(total):
+            return False
+        told = meetings[k, 2]
+        told[0], told[1], told[2], told[3], told[4] = loss, norm, step, inner, outer
+    return True
+
+
+@inlined
+def gradient_norm(inner, outer, operator):
+    """||a b' + b a'|| in operator or Frobenius norm, from a.b and |a||b|; 0 where it underflows."""
+    norm = abs(inner) + outer if operator else np.sqrt(2.0) * np.hypot(inner, outer)
+    return 0.0 if norm < SMALLEST_NORM else norm
+
+
+@inlined
+def enter_task(loss, norm, step, record):
+    """Count the task that was met. `record` is modified in place."""
+    record["n_tasks"] += 1
+    record["loss"] += loss
+    record["norm"] = np.hypot(record["norm"], norm)
+    record["largest"] = max(record["largest"], norm)
+    record["step"], record["shift"] = step, 0.0
+    record["step_cost"] += step * norm * norm
+
+
+@inlined
+def add_iterate(matrix, total, vectors, buffer, weights, record):
+    """Add D to the sum of iterates, whose lower triangle is `total`.
+
+    Eigenvectors wait, times sqrt |weights_i - rest|, in the buffer until it is full: from its top
+    those of positive sign, from its bottom those of negative sign; `rest` waits in the record.
+    All but the first, the third and `weights` are modified in place.
+    """
+    rank, rest, room = record["rank"], record["rest"], buffer.shape[0]
+    n_waiting = record["n_added"] + record["n_subtracted"]
+    if n_waiting + rank > room or (rank < 0 and (n_waiting > 0 or record["rest_total"] != 0.0)):
+        add_waiting(total, buffer, record)
+        record["n_added"] = record["n_subtracted"] = 0
+        record["rest_total"] = 0.0
+    if rank < 0:
+        for i in range(total.shape[0]):
+            for j in range(i + 1):
+                total[i, j] += matrix[i, j]
+        return
+    for i in range(rank):
+        excess = weights[i] - rest
+        if excess > 0.0:
+            place = record["n_added"]
+            record["n_added"] += 1
+        else:
+            record["n_subtracted"] += 1
+            place = room - record["n_subtracted"]
+        for j in range(buffer.shape[1]):
+            buffer[place, j] = np.sqrt(abs(excess)) * vectors[i, j]
+    record["rest_total"] += rest
+
+
+@inlined
+def add_waiting(total, buffer, record):
+    """Add what waits in the buffer and in the record to the lower triangle of `total`.
+
+    Modified in place: `total`.
+    """
+    if record["n_added"] > 0:
+        add_gram(buffer[: record["n_added"]], 1.0, total)
+    if record["n_subtracted"] > 0:
+        add_gram(buffer[buffer.shape[0] - record["n_subtracted"] :], -1.0, total)
+    add_to_diagonal(total, record["rest_total"])
+
+
+@compiled
+def sums_of_iterates(state, records, sums, lo, hi):
+    """sums[k] <- the sum of the k-th candidate's iterates. Modified in place: `sums`."""
+    for k in range(lo, hi):
+        assign(sums[k], state[1, k])
+        add_waiting(sums[k], state[3, k], records[k])
+        mirror(sums[k])
+
+
+@inlined
+def take_certified_step(matrix, vectors, weights, record, a, b, inner, outer):
+    """D <- proj(D + gamma (a b' + b a')) without eigenvectors, if that is certain to be exact.
+
+    With inner = a.b and outer = |a||b|, the update moves no eigenvalue down by more than
+    gamma (outer - inner). If a known lower bound
+    on D's eigenvalues leaves them all above the shift that the trace asks for, nothing is clipped
+    and the projection is that shift. D is made out of its eigenvectors only if more such steps may
+    follow. Returns whether the step was taken. `matrix` and `record` are modified in place.
+    """
+    d, gamma, rank = a.size, record["step"], record["rank"]
+    trace = 0.0
+    for i in range(d):
+        trace += matrix[i, i] if rank < 0 else weights[i]
+    shift = max(0.0, (trace + 2.0 * gamma * inner - record["radius"]) / d)
+    fall = gamma * (outer - inner) + shift + d * EPS * record["radius"]
+    if not record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
+        record["shift"] = np.nan
+        return False
+    if rank >= 0:
+        assign(matrix, compose(vectors[:rank], weights[:rank], record["rest"]))
+        record["rank"] = -1
+    add_rank_two(matrix, a, b, gamma)
+    add_to_diagonal(matrix, -shift)
+    record["floor"] -= fall
+    record["shift"] = shift
+    return True
+
+
+@inlined
+def update_kept(matrix, vectors, values, record, a, b, c):
+    """Eigenvectors after c (a b' + b a') was added to what they belong to, and how many.
+
+    They are found anew where they are not known, and where S can mend what rounding errors may
+    have added up to; of D nothing else is kept, and they are made orthonormal again. `vectors`,
+    `values` and `record` are modified in place, and so is `matrix` if it is D.
+    """
+    rank, drifted = record["rank"], record["drift"] > MOST_DRIFT
+    if rank < 0:
+        add_rank_two(matrix, a, b, c)
+    if rank < 0 or (drifted and record["entropic"]):
+        assign(vectors, matrix)
+        eigh(vectors, values)
+        record["drift"] = 0.0
+        return a.size
+    size = rank_two_update(vectors, values, rank, a, b, c)
+    if drifted:
+        orthonormalise(vectors[:size])
+        record["drift"] = 0.0
+    record["drift"] += np.sqrt(size) * EPS
+    return size
+
+
+@inlined
+def clip(vectors, values, size, weights, record):
+    """Project what was updated onto {D PSD, tr D <= radius}. Modified in place: all arrays."""
+    d = values.size
+    # A rest that is zero stays so.
+    last = d if size < d and values[size] > 0.0 else size
+    assign(values[:last], soft_threshold(values[:last], record["radius"]))
+    rest = values[size] if size < d else 0.0
+    record["rank"] = keep(vectors, values, size, rest, d * EPS * record["radius"])
+    record["rest"] = rest
+    floor = values[d - 1]
+    for i in range(record["rank"]):
+        floor = min(floor, values[i])
+    record["floor"] = floor
+    assign(weights, values)
+
+
+@inlined
+def weigh(vectors, values, size, weights, record):
+    """D = radius exp(eta S) / (tr exp(eta S) + 1) after S was updated. In place: all arrays."""
+    d = values.size
+    largest = 0.0
+    for i in range(size):
+        largest = max(largest, abs(values[i]))
+    rank = keep(vectors, values, size, 0.0, d * EPS * largest)
+    new, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
+    assign(weights[:rank], new)
+    weights[rank:] = rest
+    record["rank"], record["rest"], record["shift"] = rank, rest, np.nan
+
+
+@compiled
+def learn(state, rows, records, meetings, X, y, meets, steps, lo, hi):
+    """Meet a task and step on from it: down the gradient and back into the set, by the cheapest
+    path that is exact, or to the regularised leader.
+
+    It does both or, so that threads can share the candidates, one at a time. Returns False, with
+    nothing learned, if the task is refused. Modified in place: all arrays but X and y.
+    """
+    if meets and not meet_task(state, rows, records, meetings, X, y, lo, hi):
+        return False
+    for k in range(lo, hi if steps else lo):
+        matrix, total, vectors, buffer = state[0, k], state[1, k], state[2, k], state[3, k]
+        values, weights, record = rows[0, k], rows[1, k], records[k]
+        a, b = meetings[k, 0, : values.size], meetings[k, 1, : values.size]
+        told = meetings[k, 2]
+        loss, norm, step, inner, outer = told[0], told[1], told[2], told[3], told[4]
+        add_iterate(matrix, total, vectors, buffer, weights, record)
+        enter_task(loss, norm, step, record)
+        if norm == 0.0:
+            continue
+        if record["entropic"]:
+            add_rank_two(matrix, a, b, 1.0)
+        elif take_certified_step(matrix, vectors, weights, record, a, b, inner, outer):
+            continue
+        c = 1.0 if record["entropic"] else step
+        size = update_kept(matrix, vectors, values, record, a, b, c)
+        if record["entropic"]:
+            weigh(vectors, values, size, weights, record)
+        else:
+            clip(vectors, values, size, weights, record)
+    return True
+
+
+@compiled
+def follow_duals(state, rows, records, meetings, R, starts, corners, grams, duals, totals, lo, hi):
+    """Update X D X' of every task, and its sum over the run, by the step that D has taken.
+
+    A certified step D + gamma (a b' + b a') - shift I changes it by
+    gamma (p q' + q p') - shift XX' with p = Xa and q = Xb; after others it is computed anew.
+    `duals` and `totals` are modified in place.
+    """
+    for k in range(lo, hi):
+        totals[k] += duals[k]
+        gamma, shift = records[k]["step"], records[k]["shift"]
+        for t in range(starts.size - 1):
+            X = R[starts[t] : starts[t + 1]]
+            dual = duals[k, corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
+            if np.isnan(shift):
+                new = dual_of_iterate(state[0, k], state[2, k], rows[1, k], records[k], X)
+                assign(dual, new)
+            elif meetings[k, 2, 1] > 0.0:
+                gram = grams[corners[t] : corners[t + 1]].reshape(dual.shape)
+                a, b = meetings[k, 0, : X.shape[1]], meetings[k, 1, : X.shape[1]]
+                add_rank_two(dual, product(X, a), product(X, b), gamma)
+                if shift > 0.0:
+                    dual -= shift * gram

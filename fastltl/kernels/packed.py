@@ -1,0 +1,212 @@
+"""Many tasks at once.
+
+Task t has the rows starts[t] to starts[t + 1] of R and z. Tasks lo to hi are a thread's share;
+what is computed of a task does not depend on the others.
+"""
+
+import numpy as np
+
+from fastltl.kernels.dual import (
+    all_finite,
+    assign,
+    centre,
+    compress,
+    dual_matrix,
+    factorise_dual,
+    outer_gram,
+    product,
+    solve,
+    transposed_product,
+    truncate,
+)
+from fastltl.lapack import (
+    apply_symmetric,
+    apply_transposed,
+    cholesky_solve,
+    compiled,
+    eigh,
+    multiply,
+    pivoted_cholesky,
+    transposed_multiply,
+)
+
+
+@compiled
+def reduce_tasks(X, y, offsets, centred, starts, R, z, ranks, misfits, x_means, y_means, lo, hi):
+    """Compress and truncate tasks, centred first if so wished, once for all that follows.
+
+    Task t is left in the first ranks[t] rows from starts[t] on. All but the first four are
+    modified in place.
+    """
+    for t in range(lo, hi):
+        A, c = X[offsets[t] : offsets[t + 1]].copy(), y[offsets[t] : offsets[t + 1]].copy()
+        if centred:
+            A, c, x_means[t], y_means[t] = centre(A, c)
+        A, c, misfit = compress(A, c)
+        A, c, misfits[t] = truncate(A, c, misfit)
+        ranks[t] = c.size
+        R[starts[t] : starts[t] + c.size] = A
+        z[starts[t] : starts[t] + c.size] = c
+
+
+@compiled
+def low_rank_factor(D):
+    """F of r rows with D = F'F to rounding, r being the rank of D."""
+    d = D.shape[0]
+    L, pivots = D.copy(), np.empty(d, np.int32)
+    F = np.zeros((pivoted_cholesky(L, pivots), d))
+    for i in range(F.shape[0]):
+        for j in range(i, d):
+            F[i, pivots[j]] = L[j, i]
+    return F
+
+
+@compiled
+def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, L, corners, lo, hi):
+    """Value of each task's objective at D and factors of its gradient -(a b' + b a').
+
+    The objective is the loss n |u|^2 or, `penalised`, the minimum over w of
+    |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. Where D = F'F has a
+    rank below that of X, M^-1 x = (x - P (P'P + n I)^-1 P'x) / n with P = XF'. If F has no rows
+    every M itself is factorised, and left in L from corners[t] on. `values`, A, B and L are
+    modified in place.
+    """
+    rank = F.shape[0]
+    for t in range(lo, hi):
+        n, X, y = sizes[t], R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
+        low = 0 < rank < y.size
+        P = outer_gram(X, F) if low else F
+        factor = np.empty((rank, rank)) if low else dual_matrix(D, X)
+        if low:
+            transposed_multiply(P, P, factor)
+        factorise_dual(factor, n)
+        u = low_rank_solve(P, factor, n, y) if low else solve(factor, y)
+        apply_transposed(X, u, A[t])
+        if penalised:
+            values[t] = np.dot(y, u) + misfits[t] / n
+            for j in range(A.shape[1]):
+                B[t, j] = 0.5 * A[t, j]
+        else:
+            values[t] = n * np.dot(u, u) + misfits[t] / n
+            v = low_rank_solve(P, factor, n, u) if low else solve(factor, u)
+            v *= n
+            apply_transposed(X, v, B[t])
+        if rank == 0:
+            assign(L[corners[t] : corners[t + 1]], factor)
+
+
+@compiled
+def low_rank_solve(P, L, n, y):
+    """(P P' + n I)^-1 y, given the Cholesky factor L of P'P + n I."""
+    w = transposed_product(P, y)
+    cholesky_solve(L, w)
+    return (y - product(P, w)) / n
+
+
+@compiled
+def factor_changes(EA, EB, R, starts, sizes, penalised, L, corners, dA, dB, lo, hi):
+    """Derivatives of the factors a and b of each task's gradient as D moves along E.
+
+    With dM = X E X': du = -M^-1 X E a, dv = M^-1 (du - X E b / n), da = X'du, db = n X'dv; for
+    the penalised objective b = a / 2. EA and EB hold E a and E b by rows, L what `objectives`
+    left there. dA and dB are modified in place.
+    """
+    for t in range(lo, hi):
+        n, X = sizes[t], R[starts[t] : starts[t + 1]]
+        factor = L[corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
+        du = solve(factor, -product(X, EA[t]))
+        dA[t] = transposed_product(X, du)
+        if penalised:
+            dB[t] = 0.5 * dA[t]
+        else:
+            dv = solve(factor, n * du - product(X, EB[t]))
+            dB[t] = transposed_product(X, dv)
+
+
+@compiled
+def weights_of_tasks(Ds, R, z, starts, sizes, W, lo, hi):
+    """W[k, t] = D_k X' M^-1 y, the ridge weights of task t with the k-th representation.
+
+    Items lo to hi are pairs (k, t) in order. W is modified in place.
+    """
+    n_tasks = sizes.size
+    for item in range(lo, hi):
+        k, t = item // n_tasks, item % n_tasks
+        X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
+        L = dual_matrix(Ds[k], X)
+        factorise_dual(L, sizes[t])
+        apply_symmetric(Ds[k], transposed_product(X, solve(L, y)), W[k, t])
+
+
+@compiled
+def weights_from_duals(c, Ds, duals, corners, R, z, starts, sizes, W, lo, hi):
+    """`weights_of_tasks` with c D_k, where X D_k X' is known: duals[k] from corners[t] on."""
+    n_tasks = sizes.size
+    for item in range(lo, hi):
+        k, t = item // n_tasks, item % n_tasks
+        X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
+        M = (c * duals[k, corners[t] : corners[t + 1]]).reshape(y.size, y.size)
+        factorise_dual(M, sizes[t])
+        apply_symmetric(Ds[k], transposed_product(X, solve(M, c * y)), W[k, t])
+
+
+@compiled
+def compute_duals(Ds, R, starts, corners, duals, lo, hi):
+    """duals[k] = X D_k X' of every task, one after another. `duals` is modified in place."""
+    for k in range(lo, hi):
+        for t in range(starts.size - 1):
+            M = dual_matrix(Ds[k], R[starts[t] : starts[t + 1]])
+            duals[k, corners[t] : corners[t + 1]] = M.ravel()
+
+
+@compiled
+def ridge_paths(lams, R, z, starts, sizes, W, lo, hi):
+    """W[k, t] = X' (XX' + n lam_k I)^-1 y for all lam, from one eigen-decomposition of XX'.
+
+    W is modified in place.
+    """
+    for t in range(lo, hi):
+        X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
+        vectors, values = outer_gram(X, X), np.empty(y.size)
+        if not all_finite(vectors):
+            W[:, t] = np.nan
+            continue
+        eigh(vectors, values)
+        along = product(vectors, y)
+        coordinates, u = np.empty((lams.size, y.size)), np.empty((lams.size, y.size))
+        for k in range(lams.size):
+            coordinates[k] = along / (values + sizes[t] * lams[k])
+        multiply(coordinates, vectors, u)
+        w = np.empty((lams.size, X.shape[1]))
+        multiply(u, X, w)
+        W[:, t] = w
+
+
+@compiled
+def score(y, prediction, metric):
+    """Mean squared error (metric 0), explained variance (1) or R2 (2) of one task.
+
+    1 - error / variance of targets that do not vary is 1 if the error is zero, and else 0.
+    """
+    residual = y - prediction
+    error = np.mean(residual * residual)
+    if metric == 0:
+        return error
+    if metric == 1:
+        error = np.var(residual)
+    if y.min() == y.max():
+        return 1.0 if error == 0.0 else 0.0
+    return 1.0 - error / np.var(y)
+
+
+@compiled
+def score_weights(W, X, y, starts, metric, scores, lo, hi):
+    """scores[k, t] of the weights W[k, t] on task t. `scores` is modified in place.
+
+    Items lo to hi are pairs (k, t) in order.
+    """
+    n_tasks = W.shape[1]
+    for item in range(lo, hi):
+        k, t = item // n_tasks, item % n_tasks
+        rows = slice(starts[t], starts[t + 1])
+        scores[k, t] = score(y[rows], product(X[rows], W[k, t]), metric)
