@@ -18,6 +18,8 @@ _HOMES = {
     "Selection": "selection",
     "TaskSet": "tasks",
     "evaluate": "evaluation",
+    "load": "checkpoints",
+    "open_stream": "streams",
     "project": "representation",
     "relative_improvement": "evaluation",
     "ridge_weights": "representation",
@@ -40,6 +42,8 @@ __all__ = [
     "bounds",
     "datasets",
     "evaluate",
+    "load",
+    "open_stream",
     "project",
     "reference",
     "relative_improvement",
@@ -51,6 +55,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fastltl import bounds, datasets, reference
+    from fastltl.checkpoints import load
     from fastltl.evaluation import evaluate, relative_improvement
     from fastltl.learners.batch import MTL, BatchLTL
     from fastltl.learners.independent import ITL
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
     from fastltl.path import OnlineLTLPath
     from fastltl.representation import project, ridge_weights, task_gradient, task_loss
     from fastltl.selection import Selection, select_lam
+    from fastltl.streams import open_stream
     from fastltl.tasks import TaskSet
 
 

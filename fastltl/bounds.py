@@ -15,13 +15,19 @@ from collections.abc import Iterable
 import numpy as np
 
 from fastltl.tasks import Task, TaskSet
-from fastltl.validation import check_choice, check_count, check_lam, check_positive
+from fastltl.validation import (
+    check_choice,
+    check_count,
+    check_from_zero,
+    check_lam,
+    check_positive,
+)
 
 
 def _check_delta(delta: float) -> float:
     if check_positive(delta, "delta", "a number in (0, 1]") > 1:
         raise ValueError(f"delta must be a number in (0, 1], got {delta!r}.")
-    return delta
+    return float(delta)
 
 
 def input_covariance_norm(tasks: TaskSet | Iterable[Task]) -> float:
@@ -37,7 +43,10 @@ def input_covariance_norm(tasks: TaskSet | Iterable[Task]) -> float:
     tasks = tasks if isinstance(tasks, TaskSet) else TaskSet(tasks)
     if len(tasks) == 0:
         raise ValueError("tasks must hold at least one task (X, y), got none.")
-    mean = sum(X.T @ X / len(X) for X, _ in tasks) / len(tasks)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = sum(X.T @ X / len(X) for X, _ in tasks) / len(tasks)
+    if not np.isfinite(mean).all():
+        raise ValueError("X of the tasks must not be so large that X'X overflows; scale it down.")
     return float(np.linalg.norm(mean, 2))
 
 
@@ -65,7 +74,9 @@ def gradient_descent_regret(radius: float, last_step: float, step_cost: float, T
     >>> ltl.bounds.gradient_descent_regret(radius=2.0, last_step=0.5, step_cost=4.0, T=100)
     0.1
     """
-    return float((radius**2 / last_step + step_cost / 2) / T)
+    radius, step_cost = check_positive(radius, "radius"), check_from_zero(step_cost, "step_cost")
+    distance = radius * radius / check_positive(last_step, "last_step")
+    return (distance + step_cost / 2) / check_count(T, "T")
 
 
 def entropic_regret(
@@ -83,8 +94,10 @@ def entropic_regret(
     >>> round(ltl.bounds.entropic_regret(1.0, 2.0, 0.5, T=100, d=50, step_scale=2.0), 4)
     0.2729
     """
-    spread = (1 / step_scale + 2.75 * step_scale) * np.sqrt(np.log(d + 1)) * norm
-    return float(radius * (spread + 7 * largest_norm) / T)
+    c, radius = check_positive(step_scale, "step_scale"), check_positive(radius, "radius")
+    spread = float(np.sqrt(np.log(check_count(d, "d") + 1))) * check_from_zero(norm, "norm")
+    largest = check_from_zero(largest_norm, "largest_norm")
+    return radius * (spread / c + 2.75 * c * spread + 7 * largest) / check_count(T, "T")
 
 
 def adaptive_regret(
@@ -122,14 +135,12 @@ def adaptive_regret(
     0.5
     """
     T, d, radius = check_count(T, "T"), check_count(d, "d"), check_lam(lam)
-    if squared_norms_sum != 0:
-        check_positive(squared_norms_sum, "squared_norms_sum", "a finite number from 0 up")
-    norm = float(np.sqrt(squared_norms_sum))
+    norm = float(np.sqrt(check_from_zero(squared_norms_sum, "squared_norms_sum")))
     entropic = check_choice(geometry, "geometry", ("euclidean", "entropic")) == "entropic"
     c = 1.0 + entropic if step_scale is None else check_positive(step_scale, "step_scale")
     if not entropic:
-        return float((1 / c + c) * norm * radius / T)
-    largest = norm if largest_norm is None else check_positive(largest_norm, "largest_norm")
+        return (norm / c + c * norm) * radius / T
+    largest = norm if largest_norm is None else check_from_zero(largest_norm, "largest_norm")
     return entropic_regret(radius, norm, largest, T, d, c)
 
 
@@ -146,7 +157,7 @@ def uniform_generalization(lam: float, n: int, input_norm: float) -> float:
     """
     radius = check_lam(lam)
     root = np.sqrt(2 * np.pi * check_positive(input_norm, "input_norm") / check_count(n, "n"))
-    return float(2 * root * (1 + np.sqrt(lam)) * radius)
+    return float(2 * root * (1 + np.sqrt(float(lam))) * radius)
 
 
 def multitask_generalization(lam: float, T: int, delta: float) -> float:
@@ -212,5 +223,5 @@ def batch_excess_risk(lam: float, n: int, T: int, delta: float, input_norm: floa
     # The paper's two steps between the tasks seen and all tasks: uniformly over D, and at the
     # best D by Hoeffding's inequality, each failing with probability delta / 2.
     uniform = multitask_generalization(lam, T, _check_delta(delta) / 2)
-    at_the_best = float(np.sqrt(np.log(2 / delta) / (2 * T)))
+    at_the_best = float(np.sqrt(np.log(2 / float(delta)) / (2 * T)))
     return 2 * uniform_generalization(lam, n, input_norm) + uniform + at_the_best

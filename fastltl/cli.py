@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -39,6 +42,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"wanted a positive number, got {text!r}")
+    return value
+
+
 def _folder(text: str) -> Path:
     """A folder that is there or can be made."""
     if not text:
@@ -51,6 +64,17 @@ def _folder(text: str) -> Path:
     except OSError as error:
         reason = f"{text!r} cannot be written to: {error.strerror}"
         raise argparse.ArgumentTypeError(reason) from error
+
+
+def _checkpoint(text: str) -> Path:
+    """A file that is there, or can be made in a folder that is."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"wanted a file, got the folder {text!r}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
+    _folder(str(path.parent))
+    return path
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -116,6 +140,78 @@ def reproduce(options: argparse.Namespace) -> None:
         for claim in claims.check_claims(found):
             print(f"  {claim.holds:<7} {claim.claim}\n          {claim.figures}", flush=True)
     print(f"\nReport: {report.write_reproduction(computed, options.out)}")
+
+
+def train(options: argparse.Namespace) -> int:
+    """Learn from a stream, from where its checkpoint stands if there is one."""
+    from fastltl import streams, training
+
+    repeats = "task" if options.allow_repeats else "error"
+    stream = streams.open_stream(
+        options.stream, options.task, options.target, options.features, repeats
+    )
+    settings = training.Settings(
+        options.task,
+        options.target,
+        options.lam,
+        options.validation,
+        not options.no_intercept,
+    )
+    with _stop_signals() as signals:
+        _compile(training.compile_kernels)
+        learning = training.Training(stream, options.checkpoint, settings, options.skip_bad)
+        if learning.n_read and options.checkpoint.exists():
+            print(f"Going on after {learning.n_read} tasks, with {options.checkpoint}.", flush=True)
+        has_ended = learning.run(options.every, lambda: bool(signals))
+    if learning.n_learned == 0:
+        if has_ended:
+            raise ValueError(
+                f"{options.stream} must have tasks to learn from besides the {options.validation} "
+                f"kept to validate on, got {learning.n_read} in all."
+            )
+        print("Stopped before the first task: there is nothing to save.", file=sys.stderr)
+        return 128 + signals[0]
+    left_out = f", {learning.n_left_out} left out" if learning.n_left_out else ""
+    standing = ", ".join(f"{name} {value}" for name, value in learning.learner.standing().items())
+    print(f"Learned from {learning.n_learned} tasks{left_out}; validation: {standing}.")
+    print(f"Saved: {options.checkpoint}")
+    if has_ended:
+        return 0
+    print("Stopped before the end: the same command goes on from there.", file=sys.stderr)
+    return 128 + signals[0]
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """The signals that asked to stop, kept until there is time for it; a second one insists."""
+    asked: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def adapt(options: argparse.Namespace) -> None:
+    """Fit new tasks with what was learned, and write their weights and predictions."""
+    from fastltl import training
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = training.adapt(
+            options.checkpoint, options.file, options.task, options.target, options.out
+        )
+    for warning in caught:
+        print(f"Note: {warning.message}", file=sys.stderr)
+    print(f"{found.n_tasks} tasks, {found.n_fitted} rows with target, {found.n_predicted} without")
+    print(f"Weights: {found.weights}\nPredictions: {found.predictions}")
 
 
 def _compile(kernels: Callable[[], None]) -> None:
@@ -199,13 +295,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("file", metavar="FILE", help="a table, CSV with a header or Parquet")
     command.add_argument("--task", required=True, metavar="COL", help="column of the tasks")
     command.add_argument("--target", required=True, metavar="COL", help="column to predict")
-    command.add_argument(
-        "--features",
-        nargs="+",
-        action="extend",
-        metavar="COL",
-        help="columns to learn from (default: all others)",
-    )
+    _add_features(command)
     command.add_argument(
         "--drop", nargs="+", action="extend", default=[], metavar="COL", help="columns to leave out"
     )
@@ -236,6 +326,71 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(command, "fastltl-reproduce")
     command.set_defaults(run=reproduce)
 
+    command = commands.add_parser(
+        "train",
+        help="learn from a stream of tasks, with checkpoints",
+        description="Learns from the tasks of a file, one after another, for 30 values of lam at "
+        "once. Interrupted, killed or run again when there are more tasks, the same command goes "
+        "on from its checkpoint.",
+    )
+    command.add_argument(
+        "stream", type=Path, metavar="STREAM", help="CSV or Parquet file, or folder of .npz files"
+    )
+    command.add_argument(
+        "--task", metavar="COL", help="column of the tasks, whose rows are adjacent"
+    )
+    command.add_argument("--target", required=True, metavar="COL", help="column to predict")
+    command.add_argument(
+        "--checkpoint",
+        required=True,
+        type=_checkpoint,
+        metavar="FILE",
+        help="where to keep what is learned",
+    )
+    command.add_argument(
+        "--every", type=_count, default=1000, metavar="N", help="tasks between saves (default 1000)"
+    )
+    _add_features(command)
+    command.add_argument(
+        "--lam", type=_positive, metavar="LAM", help="one value of lam (default: 30, 1e-6 to 1e3)"
+    )
+    command.add_argument(
+        "--validation",
+        type=_count,
+        default=20,
+        metavar="N",
+        help="tasks, the first of the stream, to measure the error on (default 20)",
+    )
+    command.add_argument("--no-intercept", action="store_true", help="fit no intercepts")
+    command.add_argument(
+        "--skip-bad", action="store_true", help="leave out tasks that cannot be learned from"
+    )
+    command.add_argument(
+        "--allow-repeats", action="store_true", help="a task that comes back is another task"
+    )
+    command.set_defaults(run=train)
+
+    command = commands.add_parser(
+        "adapt",
+        help="fit new tasks with what was learned",
+        description="Fits each task of a file, by its rows that have a target, with what a "
+        "checkpoint has learned, and predicts all its rows.",
+    )
+    command.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="what train or save wrote"
+    )
+    command.add_argument(
+        "file", type=Path, metavar="FILE", help="CSV or Parquet file, or folder of .npz files"
+    )
+    command.add_argument(
+        "--task", metavar="COL", help="column of the tasks (default: that of train)"
+    )
+    command.add_argument(
+        "--target", metavar="COL", help="column to predict (default: that of train)"
+    )
+    _add_out(command, "fastltl-adapt", "weights.csv and predictions.csv")
+    command.set_defaults(run=adapt)
+
     command = commands.add_parser("info", help="versions, threads, BLAS and compiled kernels")
     command.set_defaults(run=lambda _: info())
     command = commands.add_parser("warmup", help="compile everything now, not at the first call")
@@ -252,12 +407,26 @@ def _add_common(command: argparse.ArgumentParser, folder: str) -> None:
         metavar="N",
         help="processes (default: one for each core)",
     )
+    _add_out(command, folder, "results, pictures and report.html")
+
+
+def _add_out(command: argparse.ArgumentParser, folder: str, what: str) -> None:
     command.add_argument(
         "--out",
         type=_folder,
         default=folder,
         metavar="FOLDER",
-        help=f"where to write results, pictures and report.html (default {folder})",
+        help=f"where to write {what} (default {folder})",
+    )
+
+
+def _add_features(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--features",
+        nargs="+",
+        action="extend",
+        metavar="COL",
+        help="columns to learn from (default: all others)",
     )
 
 
@@ -266,9 +435,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
     try:
-        options.run(options)
+        return options.run(options) or 0
     except KeyboardInterrupt:
-        resume = "; the same command goes on from there" if options.command == "reproduce" else ""
+        resumes = options.command in ("reproduce", "train")
+        resume = "; the same command goes on from there" if resumes else ""
         print(f"\nfastltl {options.command}: interrupted{resume}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of the output has left, as `head` does
@@ -279,7 +449,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     finally:
         signal.signal(signal.SIGTERM, before)
-    return 0
 
 
 def _one_line(error: Exception) -> str:

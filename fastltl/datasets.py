@@ -18,6 +18,7 @@ from fastltl.validation import (
     Array,
     check_choice,
     check_count,
+    check_from_zero,
     check_generator,
     check_positive,
 )
@@ -94,9 +95,7 @@ def make_environment(
     rank = max(1, n_features // 2) if rank is None else check_count(rank, "rank")
     if rank > n_features:
         raise ValueError(f"rank must be at most n_features={n_features}, got {rank}.")
-    if noise != 0:
-        check_positive(noise, "noise", "a finite number from 0 up")
-    check_positive(signal, "signal")
+    noise, signal = check_from_zero(noise, "noise"), check_positive(signal, "signal")
     subspace = np.linalg.qr(generator.standard_normal((n_features, rank)))[0]
     return Environment(subspace, noise, signal, generator)
 

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fastltl import comparison, experiments
-from fastltl.results import Results, write_whole
+from fastltl.results import Results
+from fastltl.storage import write_whole
 
 #: Text and axes; the report puts the colours of its page in their place.
 INK, FAINT = "#24292f", "#d0d7de"

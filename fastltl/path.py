@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +105,8 @@ class OnlineLTLPath(OnlineLearner):
         "_scores",
         "_scored_at",
     )
+
+    _KEPT: ClassVar[dict[str, type]] = {"_has_warned": bool}
 
     _grid: tuple[Array, Array | None]
     _candidates: Array
@@ -224,9 +226,10 @@ class OnlineLTLPath(OnlineLearner):
 
     def _take(self, run: Run, X: Array, y: Array) -> bool:
         self._check_now()
-        is_taken = run.learn_in_threads(X, y, check_threads(self.n_threads))
-        if is_taken and "_duals" in self.__dict__:
-            self._duals.follow(run)
+        with run.lock:
+            is_taken = run.learn_in_threads(X, y, check_threads(self.n_threads))
+            if is_taken and "_duals" in self.__dict__:
+                self._duals.follow(run)
         return is_taken
 
     def _after_task(self) -> None:
@@ -241,11 +244,26 @@ class OnlineLTLPath(OnlineLearner):
             for task in bar:
                 yield task
                 if self._is_scored():
-                    best = self._best()
-                    lam, score = self._candidates[best], self._score()[best]
-                    bar.set_postfix(
-                        {"lam": f"{lam:.1e}", self.metric: f"{score:.3g}"}, refresh=False
-                    )
+                    bar.set_postfix(self.standing(), refresh=False)
+
+    def standing(self) -> dict[str, str]:
+        """The lam of the best score, and the score, to be shown; no edge is warned of."""
+        best = self._best()
+        return {"lam": f"{self._candidates[best]:.1e}", self.metric: f"{self._score()[best]:.3g}"}
+
+    def _state(self) -> dict[str, Any] | None:
+        if "_duals" not in self.__dict__:
+            return super()._state()
+        with self._run.lock:
+            return {**(super()._state() or {}), "duals": self._duals.checkpoint()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        duals = state.pop("duals", None)
+        super()._restore(state)
+        self.__dict__.pop("_duals", None)
+        if duals is not None:
+            self._duals = FollowedDuals(self._run, self._held_out.tasks, self._held_out.n_threads)
+            self._duals.restore(duals)
 
     def _is_scored(self) -> bool:
         """Whether scores are known for what the candidates are now."""
@@ -259,15 +277,16 @@ class OnlineLTLPath(OnlineLearner):
                 "validation must be a pair (train, test) of TaskSets from the first task on for "
                 "candidates to be scored and the best chosen, got None then."
             )
-        if not self._is_scored():
-            self._held_out.n_threads = check_threads(self.n_threads)
-            if "_duals" in self.__dict__:
-                scores = self._duals.score(self._run, self.averaging, self._held_out)
-            else:
-                scores = self._held_out.score(self._representations())
-            self._scores = scores.mean(axis=1)
-            self._scored_at = self.n_tasks_seen_, self.averaging
-        return self._scores
+        with self._run.lock:
+            if not self._is_scored():
+                self._held_out.n_threads = check_threads(self.n_threads)
+                if "_duals" in self.__dict__:
+                    scores = self._duals.score(self._run, self.averaging, self._held_out)
+                else:
+                    scores = self._held_out.score(self._representations())
+                self._scores = scores.mean(axis=1)
+                self._scored_at = self.n_tasks_seen_, self.averaging
+            return self._scores
 
     def _best(self) -> int:
         """The place of the best candidate."""
@@ -318,7 +337,8 @@ class OnlineLTLPath(OnlineLearner):
     @property
     def D_(self) -> Array:
         """Representation of the best candidate; a copy."""
-        best: Array = self._representations()[self._best_with_warning()]
+        with self._fitted_run().lock:
+            best: Array = self._representations()[self._best_with_warning()]
         return best.copy()
 
     @property

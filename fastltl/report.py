@@ -17,7 +17,8 @@ from fastltl import experiments
 from fastltl.claims import check_claims
 from fastltl.comparison import FEWEST_SAMPLES, FOLDS
 from fastltl.figures import FAINT, INK, Picture, as_svg, draw, save
-from fastltl.results import Results, write_whole
+from fastltl.results import Results
+from fastltl.storage import write_whole
 
 
 class Table(NamedTuple):

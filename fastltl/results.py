@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
 from fastltl import __version__
+from fastltl.storage import write_whole
 from fastltl.validation import check_threads
 
 #: Of results files; one of another format is not continued.
@@ -162,18 +163,3 @@ def read_results(path: Path) -> Results:
 def write_results(path: Path, results: Results) -> None:
     """Write results as JSON, whole or not at all."""
     write_whole(path, f"{json.dumps(results, indent=1, allow_nan=False)}\n".encode())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: under another name first, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    begun = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with begun.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        begun.replace(path)
-    except BaseException:
-        begun.unlink(missing_ok=True)
-        raise

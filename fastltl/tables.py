@@ -43,19 +43,7 @@ def read_tasks(
     """
     path = Path(path)
     table = _read(path)
-    names = table.column_names
-    if features is None:
-        features = [name for name in names if name not in (task, target, *drop)]
-    chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
-    chosen += [("drop", name) for name in drop]
-    for argument, name in chosen:
-        _check_column(names, argument, name, path)
-    used = [name for _, name in chosen]
-    if len(set(used)) < len(used):
-        twice = next(name for name in used if used.count(name) > 1)
-        raise ValueError(f"task, target, features and drop must differ, got {twice!r} twice.")
-    if not features:
-        raise ValueError(f"{path} must have a column to learn from besides task and target.")
+    features = choose_features(table.column_names, path, task, target, features, drop)
     if table.num_rows == 0:
         raise ValueError(f"{path} must have rows, got a header only.")
     for name in (task, target, *features):
@@ -74,34 +62,77 @@ def read_tasks(
     return TaskSet.from_frame(columns, task, target)
 
 
+def choose_features(
+    names: list[str],
+    path: Path,
+    task: str,
+    target: str,
+    features: Sequence[str] | None,
+    drop: Sequence[str] = (),
+) -> list[str]:
+    """The columns of a table to learn from; all that arguments name must be there, once."""
+    if isinstance(features, str):
+        raise ValueError(f"features must be a sequence of names, got the string {features!r}.")
+    if features is None:
+        features = [name for name in names if name not in (task, target, *drop)]
+    features = list(features)
+    chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
+    chosen += [("drop", name) for name in drop]
+    for argument, name in chosen:
+        _check_column(names, argument, name, path)
+    used = [name for _, name in chosen]
+    if len(set(used)) < len(used):
+        twice = next(name for name in used if used.count(name) > 1)
+        raise ValueError(f"task, target, features and drop must differ, got {twice!r} twice.")
+    if not features:
+        raise ValueError(f"{path} must have a column to learn from besides task and target.")
+    return features
+
+
 def _read(path: Path) -> Any:
     """A pyarrow table of a file, which is Parquet if it begins like that and else CSV."""
-    try:
-        import pyarrow
-        from pyarrow import csv, parquet
-    except ImportError as error:
-        raise ImportError("to read tables, pip install 'fastltl[parquet]'.") from error
+    pyarrow, csv, parquet = import_arrow()
     content = path.read_bytes()  # once, as a pipe can be read only once
-    if not content.strip():
-        raise ValueError(f"{path} is empty; wanted a table.")
-    for start, packed in ((b"PK\x03\x04", "an Excel workbook or zip file"), (b"\x1f\x8b", "gzip")):
-        if content.startswith(start):
-            raise ValueError(f"{path} must be CSV or Parquet, got {packed}: save it as CSV.")
-    kind = "Parquet" if content.startswith(b"PAR1") else "CSV"
+    kind = kind_of_table(content, path)
     try:
         if kind == "Parquet":
             return parquet.read_table(pyarrow.BufferReader(content))
         return csv.read_csv(
             pyarrow.BufferReader(content),
-            parse_options=csv.ParseOptions(delimiter=_separator(content)),
+            parse_options=csv.ParseOptions(delimiter=separator(content)),
             convert_options=csv.ConvertOptions(strings_can_be_null=True),
         )
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"{path} cannot be read as a {kind} table: {reason}.") from error
+        raise unreadable(path, kind, error) from error
 
 
-def _separator(content: bytes) -> str:
+def import_arrow() -> tuple[Any, Any, Any]:
+    """pyarrow, and its modules for CSV and Parquet."""
+    try:
+        import pyarrow
+        from pyarrow import csv, parquet
+    except ImportError as error:
+        raise ImportError("to read tables, pip install 'fastltl[parquet]'.") from error
+    return pyarrow, csv, parquet
+
+
+def kind_of_table(start: bytes, path: Path) -> str:
+    """What a file that starts like this is, Parquet or CSV."""
+    if not start.strip():
+        raise ValueError(f"{path} is empty; wanted a table.")
+    for mark, packed in ((b"PK\x03\x04", "an Excel workbook or zip file"), (b"\x1f\x8b", "gzip")):
+        if start.startswith(mark):
+            raise ValueError(f"{path} must be CSV or Parquet, got {packed}: save it as CSV.")
+    return "Parquet" if start.startswith(b"PAR1") else "CSV"
+
+
+def unreadable(path: Path, kind: str, error: Exception) -> ValueError:
+    """An error that says in a line why a table cannot be read."""
+    reason = (str(error).splitlines() or [""])[0].rstrip(".")
+    return ValueError(f"{path} cannot be read as a {kind} table: {reason}.")
+
+
+def separator(content: bytes) -> str:
     """What a header has most of, outside of quotes: commas, semicolons or tabs."""
     header = content[: 2**20].lstrip().splitlines()[0].decode()
     return max(",;\t", key=re.sub(r'"[^"]*"', "", header).count)

@@ -436,7 +436,7 @@ def group_codes(
     except TypeError as error:
         raise TypeError(f"{name} must hold numbers, strings or the like ({error}).") from error
     for group in numbers:
-        if _is_missing(group):
+        if is_missing(group):
             raise ValueError(
                 f"{name} must name a task for every row, got {group!r} at row "
                 f"{codes.index(numbers[group])}."
@@ -444,7 +444,7 @@ def group_codes(
     return np.array(codes, dtype=np.int64), list(numbers)
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Whether it is None, or a NaN, NaT or NA, none of which says that it equals itself."""
     try:
         return value is None or not bool(value == value)

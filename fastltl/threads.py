@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
@@ -80,6 +80,26 @@ class _Hold:
         if self._holders:
             self._holders = 0
             _set_threads(_libraries()[0], self._before)
+
+
+def held_at_fork(locks: Callable[[], Iterable[Any]]) -> None:
+    """While the process forks let nobody else hold any of the locks.
+
+    So a child has what they guard whole, and no lock whose holder stayed with the parent.
+    """
+    held: list[Any] = []
+
+    def acquire() -> None:
+        for lock in locks():
+            lock.acquire()
+            held.append(lock)
+
+    def release() -> None:
+        while held:
+            held.pop().release()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)
 
 
 _hold = _Hold()

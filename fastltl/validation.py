@@ -17,6 +17,9 @@ Result = TypeVar("Result", float, Array)
 _FLOAT64 = np.dtype(np.float64)
 _ndarray = np.ndarray
 
+#: What float() makes a number of, though it is none.
+_NO_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)
+
 #: A matrix counts as symmetric, or PSD, if it is to this fraction of its largest entry or
 #: eigenvalue: far above rounding, far below anything meant.
 TOLERANCE = 1e-10
@@ -52,6 +55,16 @@ def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
     )
 
 
+def text_or_dates(values: npt.NDArray[Any]) -> str:
+    """Say what an array holds that NumPy would silently turn into numbers; nothing, if none."""
+    strange = values.ravel()[:1].tolist() if values.dtype.kind in "US" else []
+    if values.dtype == object:
+        strange = [value for value in values.flat if isinstance(value, _NO_NUMBERS)]
+    if strange:
+        return f"dtype {values.dtype} that holds {strange[0]!r}"
+    return f"dtype {values.dtype}" if values.dtype.kind in "USmM" else ""
+
+
 def as_floats(array: npt.ArrayLike, name: str) -> Array:
     """A writable, C-contiguous float64 array of the same numbers, whatever its shape."""
     if type(array) is _ndarray and array.dtype.kind in "fiub":  # spares a search of 0.1 ms
@@ -59,12 +72,12 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
     wanted = f"{name} must be an array of real numbers"
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{wanted}, got a masked one: fill or drop the masked values first.")
-    if isinstance(array, np.ndarray) and array.dtype.kind in "USmM":
-        raise ValueError(f"{wanted}, got one of dtype {array.dtype}.")
     try:
+        values = np.asarray(array)
+        strange = text_or_dates(values)
         floats = check_array(
-            array,
-            dtype=np.float64,
+            values if isinstance(array, list | tuple) else array,
+            dtype=None if strange else np.float64,
             order="C",
             ensure_2d=False,
             allow_nd=True,
@@ -73,10 +86,12 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
             ensure_min_features=0,
             input_name=name,
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0]
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{wanted}, got {type(array).__name__} ({reason})") from error
+    if strange:
+        raise ValueError(f"{wanted}, got one of {strange}.")
     return np.require(floats, requirements=["C", "A", "W"])
 
 
@@ -131,11 +146,14 @@ def check_target(y: npt.ArrayLike | None, n_samples: int, owner: str = "a task")
     """A finite vector with one value per sample."""
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    if isinstance(y, np.ma.MaskedArray):  # whose mask column_or_1d would drop
-        as_floats(y, "y")
-    if not (type(y) is _ndarray and y.ndim == 1):  # spares a search of 0.2 ms
-        y = column_or_1d(y, warn=True)
     v: Array = y if is_ready(y) else as_floats(y, "y")  # type: ignore[assignment]
+    if v.ndim == 2 and v.shape[1] == 1:
+        v = column_or_1d(v, warn=True)  # warns as scikit-learn does
+    if v.ndim != 1:
+        raise ValueError(
+            f"y should be a 1d array with one value for each of the {n_samples} rows of X, got an "
+            f"array of shape {v.shape} instead."
+        )
     if len(v) != n_samples:
         raise ValueError(
             f"y must have one value for each of the {n_samples} rows of X, got {len(v)} values."
@@ -150,13 +168,14 @@ def check_symmetric(A: npt.ArrayLike, name: str) -> Array:
     if A.ndim != 2 or A.shape[0] != A.shape[1] or A.size == 0:
         raise ValueError(f"{name} must be a square matrix, got an array of shape {A.shape}.")
     check_finite(A, name)
-    asymmetry = float(np.abs(A - A.T).max())
-    if asymmetry > TOLERANCE * np.abs(A).max():
+    half = A / 2  # so that nothing overflows
+    asymmetry = float(np.abs(half - half.T).max())
+    if asymmetry > TOLERANCE * np.abs(half).max():
         raise ValueError(
             f"{name} must be symmetric, got entries that differ from their mirror image by up to "
-            f"{asymmetry:.3g}."
+            f"{2 * asymmetry:.3g}."
         )
-    return (A + A.T) / 2
+    return half + half.T
 
 
 def check_representation(D: npt.ArrayLike, n_features: int | None = None) -> Array:
@@ -174,18 +193,41 @@ def check_representation(D: npt.ArrayLike, n_features: int | None = None) -> Arr
     return D
 
 
+def _is_number(value: Any, kind: type) -> bool:
+    """Whether it is a number; to Python truth values are numbers too, to NumPy durations."""
+    return isinstance(value, kind) and not isinstance(value, bool | np.timedelta64)
+
+
+def _as_float(value: Any) -> float:
+    """A real number as a float, NaN for what is none."""
+    try:
+        return float(value) if _is_number(value, Real) else np.nan
+    except OverflowError:  # a whole number or a fraction larger than any float
+        return np.inf
+
+
 def check_positive(value: Any, name: str, wanted: str = "a positive finite number") -> float:
     """A positive finite number."""
-    if not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < np.inf:
-        return float(value)
+    number = _as_float(value)
+    if 0 < number < np.inf:
+        return number
     raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+
+
+def check_from_zero(value: Any, name: str) -> float:
+    """A finite number that is not negative."""
+    if _as_float(value) == 0:
+        return 0.0
+    return check_positive(value, name, "a finite number from 0 up")
 
 
 def check_count(value: Any, name: str) -> int:
     """A whole number from 1 up."""
-    if not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1:
-        return int(value)
-    raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}.")
+    if not _is_number(value, Integral) or int(value) < 1:
+        raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}.")
+    if int(value) >= 2**63:
+        raise ValueError(f"{name} must be a whole number below 2^63, got {value!r}.")
+    return int(value)
 
 
 def check_threads(n_threads: Any) -> int:

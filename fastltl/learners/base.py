@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fastltl import kernels
 from fastltl.learners.ridge import RepresentationRidge
+from fastltl.storage import Savable
 from fastltl.tasks import TaskSet, group_codes
 from fastltl.threads import steadily
 from fastltl.validation import Array, check_computed, check_matrix, check_target
 
 
 class RepresentationLearner(
+    Savable,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
@@ -32,6 +34,13 @@ class RepresentationLearner(
     feature_names_in_: npt.NDArray[np.object_]
     _representation: Array
     _warns_of_arrays: bool
+
+    _KEPT: ClassVar[dict[str, type]] = {
+        "_representation": np.ndarray,
+        "n_features_in_": int,
+        "feature_names_in_": np.ndarray,
+        "_warns_of_arrays": bool,
+    }
 
     @property
     def D_(self) -> Array:
@@ -127,7 +136,7 @@ class RepresentationLearner(
         self._warns_of_arrays = False
         if type(X) is np.ndarray:  # spares the search for names, which takes as long as a task
             self.n_features_in_ = X.shape[1]
-        elif hasattr(X, "mean_objective"):
+        elif hasattr(X, "feature_names"):
             self.n_features_in_ = X.n_features
             if X.feature_names is not None:
                 self.feature_names_in_ = np.array(X.feature_names, dtype=object)
@@ -142,6 +151,13 @@ class RepresentationLearner(
         """
         if type(X) is not np.ndarray or self.__dict__.get("_warns_of_arrays", False):
             validate_data(self, X, reset=False, skip_check_array=True)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        D = self.__dict__.get("_representation")
+        d = self.n_features_in_
+        if D is not None and (D.shape, D.dtype) != ((d, d), np.float64):
+            raise ValueError(f"its representation has the shape {D.shape}, not {(d, d)}")
 
     @contextmanager
     def _unchanged_on_failure(self) -> Iterator[None]:
@@ -168,6 +184,12 @@ class MultitaskModel(RepresentationLearner):
     coef_: Array
     intercept_: Array
     labels_: npt.NDArray[np.object_]
+
+    _KEPT: ClassVar[dict[str, type]] = {
+        "coef_": np.ndarray,
+        "intercept_": np.ndarray,
+        "labels_": np.ndarray,
+    }
 
     def _keep_weights(
         self, labels: npt.NDArray[np.object_], weights: Array, intercepts: Array

@@ -310,6 +310,14 @@ class BatchLearner(RepresentationLearner):
     history_: list[Iteration]
     _has_converged: bool
 
+    _KEPT: ClassVar[dict[str, type]] = {
+        "objective_": float,
+        "gap_": float,
+        "n_iter_": int,
+        "history_": list,
+        "_has_converged": bool,
+    }
+
     def __init__(
         self,
         lam: float = 1.0,
@@ -383,6 +391,10 @@ class BatchLearner(RepresentationLearner):
 
     def _fit_tasks(self, tasks: Any, objective: Any) -> None:
         """What there is to fit beside D."""
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self.history_ = [Iteration(*one) for one in self.history_]
 
 
 class BatchLTL(BatchLearner):

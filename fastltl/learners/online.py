@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Iterable
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,8 +15,9 @@ from sklearn.exceptions import NotFittedError
 from fastltl import kernels
 from fastltl.learners.base import RepresentationLearner
 from fastltl.learners.runs import RUNS, Run
-from fastltl.tasks import TaskSet, check_task
-from fastltl.threads import may_thread, one_blas_thread, steadily
+from fastltl.storage import Checkpoint
+from fastltl.tasks import check_task
+from fastltl.threads import held_at_fork, may_thread, one_blas_thread, steadily
 from fastltl.validation import (
     Array,
     check_choice,
@@ -29,6 +31,10 @@ from fastltl.validation import (
 )
 
 AVERAGINGS = ("uniform", "last")
+
+#: Held while a learner takes its first task, so that of two threads one is first.
+_beginning = threading.RLock()
+held_at_fork(lambda: [_beginning])
 
 
 class OnlineLearner(RepresentationLearner):
@@ -72,7 +78,7 @@ class OnlineLearner(RepresentationLearner):
                     raise type(error)(f"task {i}: {error}") from error
             if "_run" not in self.__dict__:
                 raise ValueError("X must hold at least one task (X, y), got none.")
-            if y is not None or isinstance(X, TaskSet):
+            if y is not None or hasattr(X, "feature_names"):
                 self._remember_features(X)
         return self
 
@@ -90,31 +96,45 @@ class OnlineLearner(RepresentationLearner):
         """
         if self._learn_at_once(X, y):
             return self
-        if "_run" not in self.__dict__:
+        if not self._learn_first(X, y):
+            self._check_settings()
+            data, target = self._checked_task(X, y, self._run.n_features)
+            self._check_feature_names(X)
+            self._learn(self._run, data, target)
+        self._after_task()
+        return self
+
+    def _learn_first(self, X: npt.ArrayLike, y: npt.ArrayLike) -> bool:
+        """Begin a run with a task, unless there is one."""
+        if "_run" in self.__dict__:
+            return False
+        with _beginning:
+            if "_run" in self.__dict__:
+                return False
             with self._unchanged_on_failure():
                 data, target = self._checked_task(X, y)
                 run = self._begin(data.shape[1])
                 self._learn(run, data, target)
                 self._remember_features(X)
-                self._run, self._run_settings = run, self._settings()
-        elif self._settings() == self._run_settings:
-            data, target = self._checked_task(X, y, self._run.n_features)
-            self._check_feature_names(X)
-            self._learn(self._run, data, target)
-        else:
-            changed = [
-                f"{name}={now!r} after {name}={then!r}"
-                for name, then, now in zip(
-                    self._SETTINGS, self._run_settings, self._settings(), strict=True
-                )
-                if now != then
-            ]
-            raise ValueError(
-                "parameters must stay as they were at the first task, got "
-                f"{', '.join(changed)}; fit starts over."
+                self._run_settings = self._settings()
+                self._run = run
+        return True
+
+    def _check_settings(self) -> None:
+        """The parameters are those that the run began with."""
+        if self._settings() == self._run_settings:
+            return
+        changed = [
+            f"{name}={now!r} after {name}={then!r}"
+            for name, then, now in zip(
+                self._SETTINGS, self._run_settings, self._settings(), strict=True
             )
-        self._after_task()
-        return self
+            if now != then
+        ]
+        raise ValueError(
+            "parameters must stay as they were at the first task, got "
+            f"{', '.join(changed)}; fit starts over."
+        )
 
     def _learn_at_once(self, X: Any, y: Any) -> bool:
         """Learn from a task that needs no preparation, if there is a short way to."""
@@ -172,6 +192,34 @@ class OnlineLearner(RepresentationLearner):
     def __copy__(self) -> Self:
         """A copy learns on its own: the arrays of the run are updated in place."""
         return deepcopy(self)
+
+    def __getstate__(self) -> Any:
+        """All attributes, with copies of those that another thread may be about to change."""
+        if "_run" not in self.__dict__:
+            return super().__getstate__()
+        with self._run.lock:
+            changing = [name for name in ("_run", "_duals") if name in self.__dict__]
+            return super().__getstate__() | {name: copy(self.__dict__[name]) for name in changing}
+
+    def _checkpoint(self, position: dict[str, Any]) -> Checkpoint:
+        if "_run" not in self.__dict__:
+            return super()._checkpoint(position)
+        with self._run.lock:
+            return super()._checkpoint({"n_tasks_read": self.n_tasks_seen_} | position)
+
+    def _state(self) -> dict[str, Any] | None:
+        if "_run" not in self.__dict__:
+            return None
+        self._check_settings()
+        with self._run.lock:
+            return {**(super()._state() or {}), "run": self._run.checkpoint()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        run = self._begin(int(state["n_features_in_"]))
+        run.restore(state.pop("run"))
+        super()._restore(state)
+        self._run_settings = self._settings()
+        self._run = run
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_run" in self.__dict__
@@ -327,4 +375,6 @@ class OnlineLTL(OnlineLearner):
     @property
     def regret_bound_(self) -> float:
         """What cumulative_loss_ / T exceeds the loss of the best fixed D by, at the most."""
-        return self._fitted_run().regret_bound(0)
+        run = self._fitted_run()
+        with run.lock:
+            return run.regret_bound(0)

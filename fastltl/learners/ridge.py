@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fastltl import kernels
+from fastltl.storage import Savable
 from fastltl.threads import steadily
 from fastltl.validation import (
     Array,
@@ -22,7 +23,7 @@ from fastltl.validation import (
 )
 
 
-class RepresentationRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Ridge regression with a representation D: min over w in range(D) of |y - Xw|^2/n + w' D^+ w.
 
     A scikit-learn regressor for one task. D says which directions of the input are worth
@@ -58,6 +59,13 @@ class RepresentationRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     coef_: Array
     intercept_: float
     n_features_in_: int
+
+    _KEPT: ClassVar[dict[str, type]] = {
+        "coef_": np.ndarray,
+        "intercept_": float,
+        "n_features_in_": int,
+        "feature_names_in_": np.ndarray,
+    }
 
     def __init__(
         self, D: npt.ArrayLike | None = None, lam: float = 1.0, fit_intercept: bool = False

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from fastltl import bounds, kernels
 from fastltl.evaluation import HeldOut
 from fastltl.objectives import ReducedTasks
-from fastltl.threads import in_pieces, steadily
+from fastltl.threads import held_at_fork, in_pieces, steadily
 from fastltl.validation import Array, check_positive
 
 #: Steps after which X D X' is computed anew: each adds two rounding errors or so.
 STEPS_FOLLOWED = 256
+
+FIELDS = kernels.RECORD.names or ()
+
+_runs: WeakSet[Run] = WeakSet()
+held_at_fork(lambda: [run.lock for run in list(_runs)])
 
 
 class Run(ABC):
     """One pass over tasks by one or more candidates, stacked along the first axis of each array.
 
     A candidate has a radius and the numerator of its steps; `first` times the identity is its
-    D^(1).
+    D^(1). Who holds the lock finds the arrays between two tasks, never within one.
     """
 
     def __init__(self, d: int, radii: Array, numerators: Array, first: Array) -> None:
@@ -35,13 +42,20 @@ class Run(ABC):
 
     def _lay_out(self) -> None:
         """Gather what kernels take, with room for what a task tells the candidates."""
+        self.lock: Any = threading.RLock()
+        _runs.add(self)
         _, n_candidates, d = self.rows.shape
         meetings = np.zeros((n_candidates, 3, max(5, d)))
         self._arrays = self.state, self.rows, self.records, meetings
 
     def __getstate__(self) -> dict[str, Any]:
-        """What was learned, without what the latest task told."""
-        return {name: value for name, value in self.__dict__.items() if name != "_arrays"}
+        """A copy of what was learned, without what the latest task told."""
+        with self.lock:
+            return {
+                name: value.copy()
+                for name, value in self.__dict__.items()
+                if name not in ("_arrays", "lock")
+            }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -58,15 +72,34 @@ class Run(ABC):
 
     def learn(self, X: Array, y: Array) -> bool:
         """Take one task with every candidate, or refuse it with nothing changed."""
-        taken: bool = kernels.learn(*self._arrays, X, y, True, True, 0, self.records.size)
+        with self.lock:
+            taken: bool = kernels.learn(*self._arrays, X, y, True, True, 0, self.records.size)
         return taken
 
     def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
-        """`learn`, to the bit, with the candidates shared out between threads."""
-        n_candidates = len(self.records)
+        """`learn`, to the bit, with the candidates shared out between threads.
+
+        Interrupted once steps are being taken, it takes them all before it lets go.
+        """
+        with self.lock:
+            if not self._meet(X, y, n_threads):
+                return False
+            n_before = self.n_tasks
+            cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
+            steps = *self._arrays, X, y, False, True
+            try:
+                in_pieces(kernels.learn, len(self.records), n_threads, cost, *steps)
+            except BaseException:
+                for k in np.flatnonzero(self.records["n_tasks"] == n_before):
+                    kernels.learn(*steps, k, k + 1)
+                raise
+        return True
+
+    def _meet(self, X: Array, y: Array, n_threads: int) -> bool:
+        """Find the gradient of the task for every candidate, unless it is too large for one."""
         met = in_pieces(
             kernels.learn,
-            n_candidates,
+            len(self.records),
             n_threads,
             0.1 * X.size * (X.shape[1] + min(X.shape)),
             *self._arrays,
@@ -75,11 +108,7 @@ class Run(ABC):
             True,
             False,
         )
-        if not all(met):
-            return False
-        cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
-        in_pieces(kernels.learn, n_candidates, n_threads, cost, *self._arrays, X, y, False, True)
-        return True
+        return all(met)
 
     @property
     def steps_by_rank_two(self) -> bool:
@@ -88,7 +117,8 @@ class Run(ABC):
 
     def iterates(self) -> Array:
         """D^(T+1) of each candidate, in an array of its own."""
-        return np.array([self._iterate(k) for k in range(len(self.records))])
+        with self.lock:
+            return np.array([self._iterate(k) for k in range(len(self.records))])
 
     def _iterate(self, k: int) -> Array:
         rank, rest = self.records[k]["rank"], self.records[k]["rest"]
@@ -103,7 +133,8 @@ class Run(ABC):
         """D^(1) + ... + D^(T) of each candidate, in an array of its own."""
         sums: Array = np.empty_like(self.state[1])
         d = self.n_features
-        steadily(kernels.sums_of_iterates, d, d, self.state, self.records, sums, 0, len(sums))
+        with self.lock:
+            steadily(kernels.sums_of_iterates, d, d, self.state, self.records, sums, 0, len(sums))
         return sums
 
     def lower_sums(self) -> Array:
@@ -116,8 +147,34 @@ class Run(ABC):
         """A representation for each candidate: the mean of D^(1..T) or, "last", D^(T+1)."""
         if averaging == "last":
             return self.iterates()
-        means: Array = self.sums() / self.n_tasks
+        with self.lock:
+            means: Array = self.sums() / self.n_tasks
         return means
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Copies of the arrays: whatever the bits of later steps depend on."""
+        with self.lock:
+            records = {name: self.records[name].tolist() for name in FIELDS}
+            return {"state": self.state.copy(), "rows": self.rows.copy(), "records": records}
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Stand where a run like this one stood. Arrays that do not fit would crash kernels."""
+        for name in ("state", "rows"):
+            found, wanted = checkpoint[name], getattr(self, name)
+            if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+                raise ValueError(f"{name} has the shape {found.shape}, not {wanted.shape}")
+        records = self.records.copy()
+        for name in FIELDS:
+            records[name] = checkpoint["records"][name]
+        d, waiting = self.n_features, records["n_added"] + records["n_subtracted"]
+        counts = np.stack([records["rank"] + 1, records["n_added"], records["n_subtracted"]])
+        if (counts < 0).any() or (waiting > d).any() or (records["rank"] > d).any():
+            raise ValueError("its counts are impossible")
+        self.state[:], self.rows[:], self.records[:] = (
+            checkpoint["state"],
+            checkpoint["rows"],
+            records,
+        )
 
     @abstractmethod
     def regret_bound(self, k: int) -> float:
@@ -196,6 +253,20 @@ class FollowedDuals:
         self.of_iterates, self.of_totals = np.empty(shape), np.zeros(shape)
         self.grams = self._computed(np.eye(run.n_features)[None], np.empty((1, shape[1])))[0]
         self._computed(run.iterates(), self.of_iterates)
+
+    def checkpoint(self) -> dict[str, Array]:
+        """Copies of what changes from task to task."""
+        return {"of_iterates": self.of_iterates.copy(), "of_totals": self.of_totals.copy()}
+
+    def restore(self, checkpoint: dict[str, Array]) -> None:
+        """Stand where the like of this stood."""
+        self.of_iterates[:], self.of_totals[:] = (
+            checkpoint["of_iterates"],
+            checkpoint["of_totals"],
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | self.checkpoint()
 
     def follow(self, run: Run) -> None:
         """Take the step that the run has taken last."""
