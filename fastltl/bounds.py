@@ -75,7 +75,7 @@ def gradient_descent_regret(radius: float, last_step: float, step_cost: float, T
     0.1
     """
     radius, step_cost = check_positive(radius, "radius"), check_from_zero(step_cost, "step_cost")
-    distance = radius * radius / check_positive(last_step, "last_step")
+    distance = radius * (radius / check_positive(last_step, "last_step"))
     return (distance + step_cost / 2) / check_count(T, "T")
 
 

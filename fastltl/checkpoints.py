@@ -55,7 +55,7 @@ def restored(checkpoint: Checkpoint, path: str | PathLike[str]) -> Any:
         learner = LEARNERS[checkpoint.learner](**checkpoint.parameters)
         if checkpoint.state is not None:
             learner._restore(checkpoint.state)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # whatever it is, the file is what is wrong
         raise ValueError(
             f"{path} holds no {checkpoint.learner} that can be read ({error})."
         ) from error

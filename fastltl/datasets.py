@@ -20,6 +20,7 @@ from fastltl.validation import (
     check_count,
     check_from_zero,
     check_generator,
+    check_path,
     check_positive,
 )
 
@@ -124,8 +125,9 @@ def load_schools(path: str | PathLike[str]) -> TaskSet:
     >>> ltl.datasets.load_schools("schoolData.mat")  # doctest: +SKIP
     TaskSet(139 tasks, 26 features, 15362 samples)
     """
+    path = check_path(path)
     try:
-        content = Path(path).read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise type(error)(
             f"path must name schoolData.mat, got {path!s}: {error.strerror}."

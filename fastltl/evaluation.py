@@ -208,9 +208,10 @@ def relative_improvement(
     25.0
     """
     check_choice(metric, "metric", METRICS)
-    if np.shape(scores) != np.shape(baseline):
+    scores, baseline = as_floats(scores, "scores"), as_floats(baseline, "baseline")
+    if scores.shape != baseline.shape:
         raise ValueError(
-            f"baseline must have the shape of scores, {np.shape(scores)}, got {np.shape(baseline)}."
+            f"baseline must have the shape of scores, {scores.shape}, got {baseline.shape}."
         )
     ours, theirs = _mean(scores, "scores"), _mean(baseline, "baseline")
     if theirs == 0.0:
@@ -219,8 +220,7 @@ def relative_improvement(
     return 100.0 * gain / abs(theirs)
 
 
-def _mean(values: npt.ArrayLike, name: str) -> float:
-    array = as_floats(values, name)
+def _mean(array: Array, name: str) -> float:
     if array.size == 0:
         raise ValueError(f"{name} must hold at least one number, got none.")
     check_finite(array, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import numpy.typing as npt
 
 from fastltl import kernels
@@ -107,4 +108,7 @@ def project(Q: npt.ArrayLike, radius: float) -> Array:
     """
     Q = check_symmetric(Q, "Q")
     radius = check_positive(radius, "radius")
-    return steadily(kernels.project, *Q.shape, Q, radius)
+    projected: Array = steadily(kernels.project, *Q.shape, Q, radius)
+    if not np.isfinite(projected).all():
+        raise ValueError("Q must not be so large that its eigenvalues overflow; scale it down.")
+    return projected

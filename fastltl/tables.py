@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fastltl.tasks import TaskSet
-from fastltl.validation import Array
+from fastltl.tasks import TaskSet, check_names
+from fastltl.validation import Array, check_path
 
 #: A column of text with more values than this is a name, not a category.
 MOST_CATEGORIES = 50
@@ -41,7 +41,7 @@ def read_tasks(
     drop : sequence of str
         Columns to leave out.
     """
-    path = Path(path)
+    path = check_path(path)
     table = _read(path)
     features = choose_features(table.column_names, path, task, target, features, drop)
     if table.num_rows == 0:
@@ -50,7 +50,7 @@ def read_tasks(
         _check_complete(table[name], name)
     columns: dict[str, Any] = {
         task: table[task].to_numpy(zero_copy_only=False),
-        target: _target(table[target], target),
+        target: _target(table, task, target),
     }
     for name in features:
         values = _numbers(table[name], name)
@@ -71,11 +71,10 @@ def choose_features(
     drop: Sequence[str] = (),
 ) -> list[str]:
     """The columns of a table to learn from; all that arguments name must be there, once."""
-    if isinstance(features, str):
-        raise ValueError(f"features must be a sequence of names, got the string {features!r}.")
+    drop = check_names(drop, "drop")
     if features is None:
         features = [name for name in names if name not in (task, target, *drop)]
-    features = list(features)
+    features = check_names(features, "features")
     chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
     chosen += [("drop", name) for name in drop]
     for argument, name in chosen:
@@ -164,12 +163,16 @@ def _check_complete(column: Any, name: str) -> None:
         )
 
 
-def _target(column: Any, name: str) -> Array:
-    values = _numbers(column, name)
+def _target(table: Any, task: str, target: str) -> Array:
+    column = table[target]
+    values = _numbers(column, target)
     if values is None:
+        hint = ""
+        if table[task].to_numpy(zero_copy_only=False).dtype.kind in "fiu":
+            hint = f": task and target may be swapped, for {task!r} holds numbers"
         raise ValueError(
-            f"target must name a column of numbers, got {name!r}, which holds {column.type} such "
-            f"as {column[0].as_py()!r}."
+            f"target must name a column of numbers, got {target!r}, which holds {column.type} such "
+            f"as {column[0].as_py()!r}{hint}."
         )
     return values
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, overload
 
 import numpy as np
@@ -18,6 +18,7 @@ from fastltl.validation import (
     check_matrix,
     check_positive,
     check_target,
+    text_or_dates,
 )
 
 Task = tuple[Array, Array]
@@ -58,9 +59,12 @@ class TaskSet:
     _names: Names
 
     def __init__(self, tasks: Iterable[Any], labels: Sequence[Hashable] | None = None) -> None:
-        if not isinstance(tasks, Iterable):
+        kind = type(tasks).__name__
+        is_table = hasattr(tasks, "columns") or isinstance(tasks, Mapping) or "GroupBy" in kind
+        if is_table or not isinstance(tasks, Iterable):
+            hint = "; TaskSet.from_frame takes a table, TaskSet.from_groups arrays and groups"
             raise TypeError(
-                f"tasks must be an iterable of pairs (X, y), got {type(tasks).__name__}."
+                f"tasks must be an iterable of pairs (X, y), got {kind}{hint if is_table else ''}."
             )
         checked: list[Task] = []
         names: Names = None
@@ -72,6 +76,8 @@ class TaskSet:
             raise ValueError("tasks must hold at least one task (X, y), got none.")
         if labels is None:
             labels = range(len(checked))
+        elif not isinstance(labels, Sized):
+            raise TypeError(f"labels must be a sequence of names, got {type(labels).__name__}.")
         elif len(labels) != len(checked):
             raise ValueError(
                 f"labels must have one entry for each of the {len(checked)} tasks, "
@@ -150,11 +156,9 @@ class TaskSet:
         if hasattr(df, "__dataframe__") and not hasattr(df, "__getitem__"):
             df = _from_interchange(df)
         names = _column_names(df)
-        if isinstance(features, str):
-            raise ValueError(f"features must be a sequence of names, got the string {features!r}.")
         if features is None:
             features = [name for name in names if name not in (task, target)]
-        features = list(features)
+        features = check_names(features, "features")
         chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
         for argument, name in chosen:
             if names.count(name) != 1:
@@ -169,7 +173,7 @@ class TaskSet:
             raise ValueError(f"task, target and features must differ, got {twice!r} twice.")
         if len(features) == 0:
             raise ValueError("features must name at least one column of df, got none.")
-        y = _numeric_column(df, target)
+        y = _numeric_column(df, target, swapped_with=task)
         X = np.stack([_numeric_column(df, name, len(y)) for name in features], axis=1)
         codes, labels = group_codes(df[task], len(y), f"column {task!r}")
         return cls._grouped(check_matrix(X), y, codes, labels, tuple(map(str, features)))
@@ -477,17 +481,46 @@ def _column_names(df: Any) -> list[Any]:
     return list(names)
 
 
-def _numeric_column(df: Any, name: str, length: int | None = None) -> Array:
-    values = np.asarray(df[name])
-    if values.dtype == object and any(isinstance(value, str) for value in values.flat):
-        values = values.astype(str)
-    if values.dtype.kind in "USmM":
-        raise ValueError(
-            f"column {name!r} must be numeric, got {values.dtype}: encode it, or leave it out of "
-            "features."
-        )
-    column = as_floats(values, f"column {name!r}")
-    if length is not None and len(column) != length:
-        raise ValueError(f"column {name!r} must have {length} rows, got {len(column)}.")
+def check_names(names: Any, argument: str) -> list[str]:
+    """A list of the names of columns."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        got = f"the string {names!r}" if isinstance(names, str) else type(names).__name__
+        raise ValueError(f"{argument} must be a sequence of names, got {got}.")
+    return list(names)
+
+
+def _numeric_column(
+    df: Any, name: str, length: int | None = None, swapped_with: str | None = None
+) -> Array:
+    """A column of finite numbers; an error says what else it holds."""
+    column = df[name]
+    if not isinstance(column, np.ma.MaskedArray):
+        column = np.asarray(column)
+    if text_or_dates(column):
+        what, advice = _what_it_holds(column)
+        if swapped_with is not None and np.asarray(df[swapped_with]).dtype.kind in "fiu":
+            advice = f"task and target may be swapped, for {swapped_with!r} holds numbers"
+        raise ValueError(f"column {name!r} must be numeric, got {what}: {advice}.")
+    column = as_floats(column, f"column {name!r}")
+    if column.ndim != 1 or (length is not None and len(column) != length):
+        wanted = "a number in each row" if length is None else f"{length} rows"
+        got = len(column) if column.ndim == 1 else f"an array of shape {column.shape}"
+        raise ValueError(f"column {name!r} must have {wanted}, got {got}.")
     check_finite(column, f"column {name!r}")
     return column
+
+
+def _what_it_holds(column: npt.NDArray[Any]) -> tuple[str, str]:
+    """What a column holds that is not numbers, and what to do about it."""
+    if column.dtype.kind in "mM":
+        kind = "durations" if column.dtype.kind == "m" else "dates"
+        example = "" if column.size == 0 else f", {kind} such as {column.flat[0]}"
+        return f"{column.dtype}{example}", "make numbers of them, or leave it out of features"
+    texts = [value for value in column.flat if isinstance(value, str)]
+    if not texts:
+        return text_or_dates(column), "make numbers of it, or leave it out of features"
+    try:
+        np.array(texts, dtype=str).astype(np.float64)
+    except ValueError:
+        return f"text such as {str(texts[0])!r}", "encode it, or leave it out of features"
+    return f"text such as {str(texts[0])!r}", "make numbers of it with float()"

@@ -1,6 +1,8 @@
 """Arguments at the boundary: an error names the argument, what was wanted and what came."""
 
+from datetime import date, timedelta
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -17,8 +19,8 @@ Result = TypeVar("Result", float, Array)
 _FLOAT64 = np.dtype(np.float64)
 _ndarray = np.ndarray
 
-#: What float() makes a number of, though it is none.
-_NO_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)
+#: Of some of these float() makes a number, though they are none.
+_NO_NUMBERS = (str, bytes, date, timedelta, np.datetime64, np.timedelta64)
 
 #: A matrix counts as symmetric, or PSD, if it is to this fraction of its largest entry or
 #: eigenvalue: far above rounding, far below anything meant.
@@ -61,8 +63,8 @@ def text_or_dates(values: npt.NDArray[Any]) -> str:
     if values.dtype == object:
         strange = [value for value in values.flat if isinstance(value, _NO_NUMBERS)]
     if strange:
-        return f"dtype {values.dtype} that holds {strange[0]!r}"
-    return f"dtype {values.dtype}" if values.dtype.kind in "USmM" else ""
+        return f"{values.dtype} that holds {strange[0]!r}"
+    return str(values.dtype) if values.dtype.kind in "USmM" else ""
 
 
 def as_floats(array: npt.ArrayLike, name: str) -> Array:
@@ -91,7 +93,7 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{wanted}, got {type(array).__name__} ({reason})") from error
     if strange:
-        raise ValueError(f"{wanted}, got one of {strange}.")
+        raise ValueError(f"{wanted}, got one of dtype {strange}.")
     return np.require(floats, requirements=["C", "A", "W"])
 
 
@@ -180,6 +182,9 @@ def check_symmetric(A: npt.ArrayLike, name: str) -> Array:
 
 def check_representation(D: npt.ArrayLike, n_features: int | None = None) -> Array:
     """A symmetric positive semidefinite matrix with a row per feature."""
+    if hasattr(D, "get_params"):  # a learner, or the class of one
+        name = D.__name__ if isinstance(D, type) else type(D).__name__
+        raise TypeError(f"D must be an array of real numbers, got {name}: pass its D_.")
     D = check_symmetric(D, "D")
     if n_features is not None and len(D) != n_features:
         raise ValueError(
@@ -242,6 +247,14 @@ def check_flag(value: Any, name: str) -> bool:
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise ValueError(f"{name} must be True or False, got {value!r}.")
+
+
+def check_path(path: Any) -> Path:
+    """The name of a file."""
+    try:
+        return Path(path)
+    except TypeError:
+        raise TypeError(f"path must name a file, got {path!r}.") from None
 
 
 def check_generator(random_state: Any) -> np.random.Generator:

@@ -90,29 +90,6 @@ def test_other_files_are_refused(tmp_path):
     assert results.read_results(path) == good
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    results.write_whole(path, b"old")
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        results.write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_files_have_the_usual_permissions(tmp_path):
-    before = os.umask(0o077)
-    try:
-        results.write_whole(tmp_path / "file", b"")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
-
-
 def test_the_manifest_says_where_it_was(tmp_path):
     manifest = results.new_results("grid", {"seed": 3})["manifest"]
     assert manifest["parameters"] == {"seed": 3}

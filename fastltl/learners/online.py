@@ -215,9 +215,12 @@ class OnlineLearner(RepresentationLearner):
             return {**(super()._state() or {}), "run": self._run.checkpoint()}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        run = self._begin(int(state["n_features_in_"]))
-        run.restore(state.pop("run"))
+        saved = state.pop("run")
+        run = self._begin(saved["rows"].shape[2])
+        run.restore(saved)
         super()._restore(state)
+        if self.n_features_in_ != run.n_features:
+            raise ValueError(f"it has {self.n_features_in_} features, not {run.n_features}")
         self._run_settings = self._settings()
         self._run = run
 
