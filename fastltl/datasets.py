@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np

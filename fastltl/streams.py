@@ -18,7 +18,7 @@ from fastltl.tasks import Task, is_missing
 from fastltl.validation import Array, check_choice
 
 #: Bytes of a table, roughly, that are held at a time beside the task being read.
-BLOCK = 2**22
+BLOCK = 2**20
 
 REPEATS = ("error", "task")
 

@@ -142,7 +142,7 @@ def _check_column(names: list[str], argument: str, name: str, path: Path) -> Non
         return
     if name in names:
         raise ValueError(f"{path} must not have several columns of one name, got {name!r} twice.")
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else "."
     shown = ", ".join(names[:20]) + (f", and {len(names) - 20} more" if len(names) > 20 else "")
     raise ValueError(f"{argument} must name a column of {path} ({shown}), got {name!r}{hint}")

@@ -492,13 +492,21 @@ def check_names(names: Any, argument: str) -> list[str]:
 def _numeric_column(
     df: Any, name: str, length: int | None = None, swapped_with: str | None = None
 ) -> Array:
-    """A column of finite numbers; an error says what else it holds."""
+    """A column of finite numbers; an error says what else it holds.
+
+    What a target may have been swapped with is the column of tasks.
+    """
     column = df[name]
     if not isinstance(column, np.ma.MaskedArray):
-        column = np.asarray(column)
+        try:
+            column = np.asarray(column)
+        except ValueError:  # it is ragged
+            column = as_floats(column, f"column {name!r}")
     if text_or_dates(column):
         what, advice = _what_it_holds(column)
-        if swapped_with is not None and np.asarray(df[swapped_with]).dtype.kind in "fiu":
+        if swapped_with is None:
+            advice += ", or leave it out of features"
+        elif np.asarray(df[swapped_with]).dtype.kind in "fiu":
             advice = f"task and target may be swapped, for {swapped_with!r} holds numbers"
         raise ValueError(f"column {name!r} must be numeric, got {what}: {advice}.")
     column = as_floats(column, f"column {name!r}")
@@ -511,16 +519,15 @@ def _numeric_column(
 
 
 def _what_it_holds(column: npt.NDArray[Any]) -> tuple[str, str]:
-    """What a column holds that is not numbers, and what to do about it."""
-    if column.dtype.kind in "mM":
+    """What a column holds that is not numbers, and how to make numbers of it."""
+    if column.dtype.kind in "mM" and column.size:
         kind = "durations" if column.dtype.kind == "m" else "dates"
-        example = "" if column.size == 0 else f", {kind} such as {column.flat[0]}"
-        return f"{column.dtype}{example}", "make numbers of them, or leave it out of features"
-    texts = [value for value in column.flat if isinstance(value, str)]
+        return f"{column.dtype}, {kind} such as {column.flat[0]}", "make numbers of them"
+    texts = [str(value) for value in column.flat if isinstance(value, str)]
     if not texts:
-        return text_or_dates(column), "make numbers of it, or leave it out of features"
+        return text_or_dates(column), "make numbers of it"
     try:
-        np.array(texts, dtype=str).astype(np.float64)
+        np.array(texts).astype(np.float64)
     except ValueError:
-        return f"text such as {str(texts[0])!r}", "encode it, or leave it out of features"
-    return f"text such as {str(texts[0])!r}", "make numbers of it with float()"
+        return f"text such as {texts[0]!r}", "encode it"
+    return f"text such as {texts[0]!r}", "make numbers of it with astype(float)"

@@ -233,5 +233,6 @@ class MultitaskModel(RepresentationLearner):
                         f"{label!r}; adapt solves a new task."
                     )
             tasks = np.array([places[label] for label in asked])[codes]
-        prediction: Array = np.sum(data * self.coef_[tasks], axis=1) + self.intercept_[tasks]
-        return prediction
+        with np.errstate(over="ignore", invalid="ignore"):
+            prediction: Array = np.sum(data * self.coef_[tasks], axis=1) + self.intercept_[tasks]
+        return check_computed(prediction)

@@ -91,9 +91,11 @@ class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: igno
         if self.fit_intercept:
             data, target, x_mean, y_mean = kernels.centre(data, target)
         weights = check_computed(steadily(kernels.ridge_weights, *data.shape, D, data, target))
+        with np.errstate(over="ignore", invalid="ignore"):
+            intercept = float(y_mean - x_mean @ weights) if self.fit_intercept else 0.0
+        check_computed(intercept)
         validate_data(self, X, skip_check_array=True)  # records feature names and their number
-        self.coef_ = weights
-        self.intercept_ = float(y_mean - x_mean @ weights) if self.fit_intercept else 0.0
+        self.coef_, self.intercept_ = weights, intercept
         return self
 
     def predict(self, X: npt.ArrayLike) -> Array:
@@ -101,8 +103,9 @@ class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: igno
         check_is_fitted(self)
         data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
         validate_data(self, X, reset=False, skip_check_array=True)
-        prediction: Array = data @ self.coef_ + self.intercept_
-        return prediction
+        with np.errstate(over="ignore", invalid="ignore"):
+            prediction: Array = data @ self.coef_ + self.intercept_
+        return check_computed(prediction)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")

@@ -1,0 +1,336 @@
+"""Streams: the tasks of files, one at a time, whatever the files are cut into."""
+
+import datetime
+import decimal
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from naive import ragged_tasks
+from pyarrow import csv, parquet
+
+import fastltl as ltl
+from fastltl import streams
+
+TASKS = ragged_tasks(0, 30, 3, (1, 40))
+NAMES = ("a", "b", "c")
+
+
+def table_of(tasks, labels=None):
+    labels = labels or [f"task {i}" for i in range(len(tasks))]
+    X, y = (np.concatenate(arrays) for arrays in zip(*tasks, strict=True))
+    columns = {name: X[:, j] for j, name in enumerate(NAMES)}
+    names = np.repeat(labels, [len(target) for _, target in tasks])
+    return pyarrow.table({"task": names, **columns, "target": y})
+
+
+def write_csv(table, path):
+    csv.write_csv(table, path)
+
+
+def write_parquet(table, path):
+    parquet.write_table(table, path, row_group_size=7)
+
+
+def write_folder(table, path):
+    """Files of five rows each, which tasks span."""
+    path.mkdir()
+    for i in range(0, len(table), 5):
+        part = table.slice(i, 5)
+        arrays = {name: part[name].to_numpy() for name in part.column_names}
+        np.savez(path / f"{i:05}.npz", **arrays | {"task": arrays["task"].astype(str)})
+
+
+WRITERS = {"csv": write_csv, "parquet": write_parquet, "folder": write_folder}
+
+
+@pytest.fixture(params=WRITERS)
+def written(request, tmp_path):
+    """A function that writes a table and opens it as a stream."""
+
+    def write(table, **options):
+        path = tmp_path / "stream"
+        WRITERS[request.param](table, path)
+        return ltl.open_stream(path, **{"task": "task", "target": "target"} | options)
+
+    return write
+
+
+@pytest.mark.parametrize("block", [1, 300, streams.BLOCK])
+def test_tasks_come_whole_and_in_order(written, monkeypatch, block):
+    monkeypatch.setattr(streams, "BLOCK", block)
+    stream = written(table_of(TASKS))
+    assert stream.feature_names == NAMES
+    assert stream.n_features == 3
+    for _ in range(2):  # a stream can be read again
+        found = list(stream.tasks())
+        assert [task.label for task in found] == [f"task {i}" for i in range(30)]
+        assert [task.row for task in found] == [1, *np.cumsum([len(y) for _, y in TASKS])[:-1] + 1]
+        for (X, y), task in zip(TASKS, found, strict=True):
+            assert np.array_equal(task.X, X)
+            assert np.array_equal(task.y, y)
+            assert task.X.flags.carray
+            assert task.X.base is None
+
+
+def test_a_learner_takes_a_stream(written):
+    stream = written(table_of(TASKS), features=["c", "a"])
+    learner = ltl.OnlineLTL(lam=0.1).fit(stream)
+    tasks = [(X[:, [2, 0]].copy(), y) for X, y in TASKS]
+    assert np.array_equal(learner.D_, ltl.OnlineLTL(lam=0.1).fit(tasks).D_)
+    assert list(learner.feature_names_in_) == ["c", "a"]
+    learner.partial_fit(*tasks[0])  # arrays have no names to disagree
+    assert np.array_equal(ltl.ITL().fit(stream).coef_, ltl.ITL().fit(tasks).coef_)
+
+
+def test_a_task_that_comes_back_is_named(written):
+    labels = [*"abca"]
+    stream = written(table_of(TASKS[:4], labels))
+    tasks = stream.tasks()
+    assert [next(tasks).label for _ in "abc"] == [*"abc"]
+    message = r"task 'a' must stay in one piece, got it again in row \d+ of .*repeats='task'"
+    with pytest.raises(ValueError, match=message):
+        next(tasks)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_task_that_comes_back_can_be_another(tmp_path, kind):
+    WRITERS[kind](table_of(TASKS[:4], [*"abca"]), tmp_path / "stream")
+    stream = ltl.open_stream(tmp_path / "stream", "task", "target", repeats="task")
+    assert [task.label for task in stream.tasks()] == [*"abca"]
+
+
+def test_labels_are_remembered_in_few_bytes():
+    labels = streams._Labels()
+    assert all(labels.add(f"task {i}") for i in range(20000))
+    assert not any(labels.add(f"task {i}") for i in range(20000))
+    assert labels._sorted.nbytes + 100 * len(labels._latest) < 50 * 20000
+    assert labels.add(20000)
+    assert labels.add("20000")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_bad_number_is_named_where_its_task_comes(written, value):
+    tasks = [(X.copy(), y.copy()) for X, y in TASKS]
+    tasks[20][0][-1, 1] = value
+    row = sum(len(y) for _, y in tasks[:21])
+    stream = written(table_of(tasks))
+    found = iter(stream)
+    for _ in range(20):
+        next(found)
+    got = "no number" if np.isnan(value) else "inf"
+    message = f"task 'task 20': column 'b' must hold finite numbers, got {got} in row {row} of "
+    with pytest.raises(ValueError, match=message):
+        next(found)
+
+
+def test_a_csv_column_may_turn_to_fractions_late(tmp_path, monkeypatch):
+    """What a number is does not depend on the first rows; nor does what a label is."""
+    monkeypatch.setattr(streams, "BLOCK", 64)
+    path = tmp_path / "table.csv"
+    lines = [f"{i // 10},{i},1" for i in range(1000)]
+    path.write_text("\n".join(["task,a,y", *lines, "x, 1.5 ,2", "y,,3", "z,oops,4", ""]))
+    *whole, x, y, z = ltl.open_stream(path, task="task", target="y").tasks()
+    assert len(whole) == 100
+    assert whole[7].label == "7"
+    assert x.X[0, 0] == 1.5
+    assert np.isnan([y.X[0, 0], z.X[0, 0]]).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (pyarrow.array([1, 2, None], "int8"), [1, 2, np.nan]),
+        (pyarrow.array([True, False, None]), [1, 0, np.nan]),
+        (pyarrow.array([decimal.Decimal("1.5"), None, None]), [1.5, np.nan, np.nan]),
+        (pyarrow.array([2**63, 1, 0], "uint64"), [2.0**63, 1, 0]),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+def test_numbers_of_any_type(tmp_path, values, expected):
+    path = tmp_path / "table.parquet"
+    table = {"task": ["t"] * 3, "a": values, "y": [1.0] * 3}
+    parquet.write_table(pyarrow.table(table), path)
+    (task,) = ltl.open_stream(path, task="task", target="y").tasks()
+    assert np.array_equal(task.X[:, 0], expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pyarrow.array([1, 1, 2]),
+        pyarrow.array(["x", "x", "y"]).dictionary_encode(),
+        pyarrow.array([datetime.date(2020, 1, 1)] * 2 + [datetime.date(2020, 1, 2)]),
+    ],
+    ids=lambda labels: str(labels.type),
+)
+def test_labels_of_any_type(tmp_path, labels):
+    path = tmp_path / "table.parquet"
+    table = {"task": labels, "a": [1.0] * 3, "y": [1.0] * 3}
+    parquet.write_table(pyarrow.table(table), path)
+    found = [task.label for task in ltl.open_stream(path, task="task", target="y").tasks()]
+    assert found == [labels[0].as_py(), labels[2].as_py()]
+
+
+def test_a_folder_of_a_task_each(tmp_path):
+    for name, (X, y) in zip("ba", TASKS[:2], strict=True):
+        np.savez(tmp_path / f"{name}.npz", X=X, y=y, age=np.arange(len(y)))
+    stream = ltl.open_stream(tmp_path)
+    assert stream.feature_names == ("X0", "X1", "X2", "age")
+    assert [task.label for task in stream.tasks()] == ["a", "b"]
+    X, y = next(iter(stream))
+    assert np.array_equal(X[:, :3], TASKS[1][0])
+    assert np.array_equal(X[:, 3], np.arange(len(y)))
+
+
+CSV = "task,a,y\nt,1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (CSV, {"task": None}, "task must name a column of .*, got None"),
+        (CSV, {"task": "tsk"}, "task must name a column of .*, got 'tsk'; did you mean 'task'"),
+        (CSV, {"target": "z"}, "target must name a column of .*, got 'z'"),
+        (CSV, {"features": ["b"]}, "features must name a column of .*, got 'b'"),
+        (CSV, {"features": "a"}, "features must be a sequence of names, got the string 'a'"),
+        (CSV, {"features": ["y"]}, "must differ, got 'y' twice"),
+        (CSV, {"repeats": "ignore"}, "repeats must be one of 'error', 'task', got 'ignore'"),
+        ("task,y\nt,2\n", {}, "must have a column to learn from"),
+        ("task,a,a,y\nt,1,1,2\n", {}, "several columns of one name"),
+        ("", {}, "is empty; wanted a table"),
+        (b"\x1f\x8b123", {}, "must be CSV or Parquet, got gzip"),
+        (b"PAR1 and no more", {}, "cannot be read as a Parquet table"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(tmp_path, content, options, message):
+    path = tmp_path / "table"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message):
+        ltl.open_stream(path, **{"task": "task", "target": "y"} | options)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("task,a,y\n", "must have rows, got none"),
+        ("task,a,y\nt,1,2\n,1,2\n", "task must be named in every row of .*, got none in row 2"),
+        ("task,a,y\nt,1,2\nt,1\n", "cannot be read as a CSV table: .*Expected 3 columns, got 2"),
+        (b"task,a,y\nt,1,2\n\xff,1,2\n", "cannot be read as a CSV table: .*UTF8"),
+    ],
+)
+def test_what_is_wrong_further_on_is_said_there(tmp_path, content, message):
+    path = tmp_path / "table.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message):
+        list(ltl.open_stream(path, task="task", target="y"))
+
+
+def test_columns_that_hold_no_numbers_are_named(tmp_path):
+    path = tmp_path / "table.parquet"
+    table = {"task": ["t"], "a": [datetime.date(2020, 1, 1)], "y": [1.0], "l": [[1]]}
+    parquet.write_table(pyarrow.table(table), path)
+    with pytest.raises(ValueError, match=r"column 'a' of .* must hold numbers, got date32"):
+        list(ltl.open_stream(path, task="task", target="y", features=["a"]))
+    with pytest.raises(ValueError, match=r"column 'l' of .* must hold numbers, got list"):
+        list(ltl.open_stream(path, task="task", target="y", features=["l"]))
+    with pytest.raises(ValueError, match="cannot be read as a Parquet table"):
+        list(ltl.open_stream(path, task="l", target="y", features=["a"]))
+
+
+GOOD = {"X": np.ones((2, 2)), "y": np.ones(2), "t": np.array(["a", "a"])}
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"X": np.ones((2, 3))}, r"2.npz must hold the 2 features of 1.npz, got 3"),
+        ({"X": np.ones((3, 2))}, "2.npz must hold arrays with a row for each target"),
+        ({"y": np.ones((2, 1))}, "2.npz must hold arrays with a row for each target"),
+        ({"y": np.array(["a", "b"])}, "2.npz: array 'y' must hold numbers in .*, got <U1"),
+        ({"X": np.ones((1, 2, 2))}, r"array 'X' must hold numbers in .*of shape \(1, 2, 2\)"),
+        ({"X": np.array([[1], [None]])}, "2.npz cannot be read as .npz .*allow_pickle"),
+        ({"t": np.array("a")}, "array 't' must name the task of 2 rows"),
+    ],
+)
+def test_a_file_of_a_folder_that_does_not_fit_is_named(tmp_path, second, message):
+    np.savez(tmp_path / "1.npz", **GOOD)
+    np.savez(tmp_path / "2.npz", **GOOD | second)
+    with pytest.raises(ValueError, match=message):
+        list(ltl.open_stream(tmp_path, task="t"))
+
+
+def test_folders_that_are_no_streams(tmp_path):
+    with pytest.raises(ValueError, match=r"must hold .npz files, got none"):
+        ltl.open_stream(tmp_path, task="task")
+    (tmp_path / "1.npz").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"1.npz cannot be read as .npz"):
+        ltl.open_stream(tmp_path, task="task")
+    np.savez(tmp_path / "1.npz", **GOOD)
+    np.savez(tmp_path / "2.npz", X=GOOD["X"], y=GOOD["y"])
+    with pytest.raises(ValueError, match=r"2.npz must hold an array 't', got none"):
+        list(ltl.open_stream(tmp_path, task="t"))
+    with pytest.raises(FileNotFoundError, match="No such file or folder"):
+        ltl.open_stream(tmp_path / "none", task="t")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"path must be a file or a folder of .npz files, got"):
+        ltl.open_stream(tmp_path / "pipe", task="t")
+
+
+def test_without_pyarrow_a_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = tmp_path / "table.csv"
+    path.write_text(CSV)
+    with pytest.raises(ImportError, match=r"pip install 'fastltl\[parquet\]'"):
+        ltl.open_stream(path, task="task", target="y")
+
+
+MEMORY = """
+import resource, sys
+import fastltl as ltl
+stream = ltl.open_stream(sys.argv[1], task="task", target="y")
+tasks = iter(stream)
+next(tasks)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+n = 1 + sum(1 for _ in tasks)
+print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_memory_is_bounded_by_a_task_not_by_the_file(tmp_path, kind):
+    """A file of 50 MB or so, in one row group, in less than 25 MB."""
+    random, path = np.random.default_rng(0), tmp_path / "table"
+    numbers = {f"x{j}": random.standard_normal(500_000).astype(np.float32) for j in range(12)}
+    table = pyarrow.table({"task": np.arange(500_000) // 100, **numbers, "y": np.ones(500_000)})
+    if kind == "csv":
+        csv.write_csv(table, path)
+    else:
+        parquet.write_table(table, path, row_group_size=500_000)
+    command = [sys.executable, "-c", MEMORY, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    n, kilobytes = map(int, done.stdout.split())
+    assert n == 5000
+    assert kilobytes < 25_000
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 12))
+def test_any_labels_in_any_blocks(tmp_path_factory, labels, rows):
+    """Runs of equal labels are the tasks, wherever blocks end."""
+    path = tmp_path_factory.mktemp("streams") / "table.parquet"
+    numbers = np.arange(len(labels), dtype=float)
+    table = pyarrow.table({"task": labels, "a": numbers, "y": -numbers})
+    parquet.write_table(table, path, row_group_size=rows)
+    edges = [0, *(i for i in range(1, len(labels)) if labels[i] != labels[i - 1]), len(labels)]
+    stream = ltl.open_stream(path, task="task", target="y", repeats="task")
+    found = list(stream.tasks())
+    assert [task.label for task in found] == [labels[i] for i in edges[:-1]]
+    for task, lo, hi in zip(found, edges, edges[1:], strict=False):
+        assert np.array_equal(task.X[:, 0], numbers[lo:hi])
+        assert np.array_equal(task.y, -numbers[lo:hi])

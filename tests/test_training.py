@@ -1,0 +1,352 @@
+"""`fastltl train` and `fastltl adapt`: whatever happens on the way, the end is the same."""
+
+import csv
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+
+import numpy as np
+import pytest
+
+import fastltl as ltl
+from fastltl import cli, storage, training
+
+environment = ltl.datasets.make_environment(n_features=4, noise=0.1, random_state=0)
+TASKS = environment.tasks(150, n_samples=5)
+
+
+def write_table(path, tasks, first=0):
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["store", "a", "b", "c", "d", "sales"])
+        for i, (X, y) in enumerate(tasks, first):
+            rows.writerows([f"s{i}", *x, target] for x, target in zip(X.tolist(), y, strict=True))
+    return path
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_table(tmp_path / "table.csv", TASKS)
+
+
+def train(table, checkpoint, *options):
+    arguments = ["train", str(table), "--task", "store", "--target", "sales"]
+    return [*arguments, "--checkpoint", str(checkpoint), *map(str, options)]
+
+
+def trained(table, checkpoint, *options):
+    """The bytes of the checkpoint after a training."""
+    assert cli.main(train(table, checkpoint, *options)) == 0
+    return checkpoint.read_bytes()
+
+
+def test_training_is_a_path_over_all_but_the_first_tasks(table, tmp_path, capsys):
+    trained(table, tmp_path / "c.npz", "--validation", 30)
+    learner = ltl.load(tmp_path / "c.npz")
+    tasks = ltl.open_stream(table, task="store", target="sales")
+    kept = ltl.TaskSet(list(tasks)[:30]).split_samples(0.5, random_state=0)
+    path = ltl.OnlineLTLPath(validation=kept, fit_intercept=True).fit(list(tasks)[30:])
+    assert np.array_equal(learner.representations_, path.representations_)
+    assert np.array_equal(learner.scores_, path.scores_)
+    assert list(learner.feature_names_in_) == [*"abcd"]
+    standing = path.standing()
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        f"Learned from 120 tasks; validation: lam {standing['lam']}, mse {standing['mse']}.",
+        f"Saved: {tmp_path / 'c.npz'}",
+    ]
+    assert "task/s" in err
+    assert "mse=" in err
+
+
+def test_how_often_it_saves_does_not_matter(table, tmp_path):
+    once = trained(table, tmp_path / "once.npz")
+    assert trained(table, tmp_path / "often.npz", "--every", 7) == once
+
+
+def test_it_goes_on_where_tasks_were_added(tmp_path, table, capsys):
+    whole = trained(table, tmp_path / "whole.npz")
+    checkpoint = tmp_path / "c.npz"
+    trained(write_table(table, TASKS[:70]), checkpoint)
+    assert trained(write_table(table, TASKS), checkpoint) == whole
+    assert "Going on after 70 tasks" in capsys.readouterr().out
+    assert trained(table, checkpoint) == whole  # nothing is new
+    assert storage.read_checkpoint(checkpoint).position["n_tasks_read"] == 150
+
+
+def test_one_lam_without_intercepts(table, tmp_path):
+    trained(table, tmp_path / "c.npz", "--lam", "0.01", "--no-intercept", "--features", "a", "c")
+    learner = ltl.load(tmp_path / "c.npz")
+    assert learner.lams_.tolist() == [0.01]
+    assert not learner.fit_intercept
+    assert list(learner.feature_names_in_) == ["a", "c"]
+
+
+def bad_table(tmp_path):
+    tasks = [(X.copy(), y.copy()) for X, y in TASKS]
+    tasks[60][0][2, 1] = np.nan
+    tasks[80][0][0, 0] = 1e200
+    return write_table(tmp_path / "bad.csv", tasks)
+
+
+def test_a_bad_task_costs_nothing_that_was_learned(tmp_path, capsys):
+    path, checkpoint = bad_table(tmp_path), tmp_path / "c.npz"
+    message = (
+        f"fastltl train: task 's60': column 'b' must hold finite numbers, got no number in row 303 "
+        f"of {path}. {checkpoint} has what was learned before it."
+    )
+    for _ in range(2):
+        assert cli.main(train(path, checkpoint)) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == message
+        assert storage.read_checkpoint(checkpoint).position["n_tasks_read"] == 60
+    assert trained(write_table(path, TASKS), checkpoint) == trained(path, tmp_path / "whole.npz")
+
+
+def test_bad_tasks_can_be_left_out(tmp_path, capsys):
+    path, good = bad_table(tmp_path), [TASKS[i] for i in range(150) if i not in (60, 80)]
+    trained(path, tmp_path / "c.npz", "--skip-bad")
+    out, err = capsys.readouterr()
+    assert "Learned from 128 tasks, 2 left out; validation" in out
+    assert "left out: task 's60': column 'b' must hold finite numbers" in err
+    assert "left out: X and y must not be so large" in err
+    trained(write_table(tmp_path / "good.csv", good), tmp_path / "good.npz")
+    found, wanted = ltl.load(tmp_path / "c.npz"), ltl.load(tmp_path / "good.npz")
+    assert np.array_equal(found.representations_, wanted.representations_)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--lam", "0.1"], r"lam must be None, which .*c.npz was begun with, got 0.1"),
+        (["--validation", "5"], r"n_validation must be 20, .* got 5"),
+        (["--no-intercept"], r"fit_intercept must be True, .* got False"),
+        (["--features", "a"], r"features must be those of .*c.npz \(a, b, c, d\), got a"),
+        (["--every", "0"], "wanted a whole number from 1 up, got '0'"),
+        (["--lam", "nan"], "wanted a positive number, got 'nan'"),
+        (["--target", "store"], "task, target, features and drop must differ, got 'store' twice"),
+        (["--checkpoint", "."], r"wanted a file, got the folder '\.'"),
+        (["--checkpoint", "no/c.npz"], "there is no folder 'no'"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_line(table, tmp_path, capsys, options, message):
+    checkpoint = tmp_path / "c.npz"
+    before = trained(table, checkpoint)
+    capsys.readouterr()
+    try:
+        status = cli.main([*train(table, checkpoint), *options])
+    except SystemExit as error:
+        status = error.code
+    assert status == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("fastltl train: ")
+    assert re.search(message, line)
+    assert checkpoint.read_bytes() == before
+
+
+def test_a_stream_must_be_that_of_the_checkpoint(table, tmp_path, capsys):
+    checkpoint = tmp_path / "c.npz"
+    trained(table, checkpoint)
+    for tasks, first, got in (
+        (TASKS[:50], 0, "'s49' as number 50"),
+        (TASKS, 1, "'s150' as number 150"),
+    ):
+        assert cli.main(train(write_table(table, tasks, first), checkpoint)) == 2
+        assert f"task number 150 named 's149', got {got}" in capsys.readouterr().err
+    ltl.OnlineLTL().fit(TASKS).save(checkpoint)
+    assert cli.main(train(write_table(table, TASKS), checkpoint)) == 2
+    assert "must be a checkpoint of fastltl train, got another" in capsys.readouterr().err
+
+
+def test_too_few_tasks(tmp_path, capsys):
+    checkpoint = tmp_path / "c.npz"
+    assert cli.main(train(write_table(tmp_path / "t.csv", TASKS[:20]), checkpoint)) == 2
+    assert "must have tasks to learn from besides the 20 kept to validate on, got 20 in all" in (
+        capsys.readouterr().err
+    )
+    singles = [(X[:1], y[:1]) for X, y in TASKS]
+    assert cli.main(train(write_table(tmp_path / "t.csv", singles), checkpoint)) == 2
+    assert "the first 20 tasks, kept to validate on, must have two samples or more" in (
+        capsys.readouterr().err
+    )
+    assert not checkpoint.exists()
+
+
+def in_child(arguments):
+    """A process, forked from this one, that runs the command."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        child = os.fork()
+    if child == 0:
+        status = 99
+        try:
+            nowhere = open(os.devnull, "w")  # noqa: SIM115  (to the end of the process)
+            with redirect_stdout(nowhere), redirect_stderr(nowhere):
+                status = cli.main(arguments)
+        finally:
+            os._exit(status)
+    return child
+
+
+@pytest.mark.slow
+def test_killed_at_fifty_moments_it_ends_with_the_same_bits(table, tmp_path):
+    """kill -9, at times in the midst of a save; then the same command again."""
+    whole = trained(table, tmp_path / "whole.npz")
+    chance = random.Random(0)
+    began = time.perf_counter()
+    trained(table, tmp_path / "timed.npz", "--every", 1)
+    seconds = time.perf_counter() - began
+    n_killed = n_within_save = 0
+    while n_killed < 50:
+        checkpoint = tmp_path / f"killed-{n_killed}.npz"
+        for _ in range(1000):
+            child = in_child(train(table, checkpoint, "--every", chance.choice([1, 2, 10])))
+            time.sleep(chance.uniform(0.0, seconds / 2))
+            os.kill(child, signal.SIGKILL)
+            if os.waitpid(child, 0)[1] == 0:
+                break
+            n_killed += 1
+            n_within_save += any(tmp_path.glob(f".{checkpoint.name}.*.part"))
+        assert checkpoint.read_bytes() == whole
+        assert list(tmp_path.glob(".*")) == []
+    assert n_within_save > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_after_a_task_with_a_save(tmp_path, number):
+    """As a command of its own: the current task is finished, everything saved, and said."""
+    table, checkpoint = write_table(tmp_path / "t.csv", list(TASKS) * 40), tmp_path / "c.npz"
+    command = [sys.executable, "-m", "fastltl", *train(table, checkpoint, "--every", 10)]
+    command.append("--allow-repeats")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        while not checkpoint.exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=100)
+    assert process.returncode == 128 + number
+    assert "Stopped before the end: the same command goes on from there." in err.splitlines()
+    assert "Traceback" not in err
+    n_read = storage.read_checkpoint(checkpoint).position["n_tasks_read"]
+    assert f"Learned from {n_read - 20} tasks; validation: lam " in out
+    assert 0 < n_read < 6000
+
+
+def test_a_second_signal_insists():
+    with cli._stop_signals() as asked:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_asked_to_stop_before_the_first_task(table, tmp_path, monkeypatch, capsys):
+    def compile_kernels():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(training, "compile_kernels", compile_kernels)
+    assert cli.main(train(table, tmp_path / "c.npz")) == 128 + signal.SIGTERM
+    assert "Stopped before the first task: there is nothing to save." in capsys.readouterr().err
+    assert not (tmp_path / "c.npz").exists()
+
+
+FULL = """
+import resource, sys
+from fastltl import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
+
+def test_a_full_disk_stops_it_with_advice(tmp_path):
+    """More tasks come, and the disk takes no checkpoint any more."""
+    table, checkpoint = write_table(tmp_path / "t.csv", TASKS[:50]), tmp_path / "c.npz"
+    before = trained(table, checkpoint)
+    write_table(table, TASKS)
+    command = [sys.executable, "-c", FULL, "5000", *train(table, checkpoint)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"fastltl train: {checkpoint}: File too large: nothing was saved, and what was saved there "
+        "before is as it was; make room or save elsewhere"
+    )
+    assert checkpoint.read_bytes() == before
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_adapt_writes_weights_and_predictions(table, tmp_path, capsys):
+    checkpoint = tmp_path / "c.npz"
+    trained(table, checkpoint)
+    learner = ltl.load(checkpoint)
+    new = environment.tasks(3, n_samples=6)
+    lines = write_table(tmp_path / "new.csv", new, 500).read_text().splitlines()
+    lines[2] = lines[2].rpartition(",")[0] + ","  # a row without a target
+    columns = [line.split(",") for line in lines]  # in another order, with one more
+    shuffled = [",".join([row[5], row[2], row[1], "x", *row[3:5], row[0]]) for row in columns]
+    (tmp_path / "new.csv").write_text("\n".join(shuffled))
+    capsys.readouterr()
+    out = tmp_path / "out"
+    assert cli.main(["adapt", str(checkpoint), str(tmp_path / "new.csv"), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "3 tasks, 17 rows with target, 1 without"
+    with (out / "weights.csv").open() as file:
+        weights = list(csv.DictReader(file))
+    with (out / "predictions.csv").open() as file:
+        predictions = list(csv.DictReader(file))
+    assert [row["task"] for row in weights] == ["s500", "s501", "s502"]
+    assert [int(row["row"]) for row in predictions] == [*range(1, 19)]
+    assert predictions[1]["sales"] == ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the best lam is at the edge
+        for i, (X, y) in enumerate(new):
+            kept = np.arange(6) != 1 if i == 0 else slice(None)
+            model = learner.adapt(X[kept], y[kept])
+            found = [float(weights[i][name]) for name in ("intercept", *"abcd")]
+            assert np.allclose(found, [model.intercept_, *model.coef_], rtol=1e-12)
+            found = [float(row["prediction"]) for row in predictions[6 * i : 6 * i + 6]]
+            assert np.allclose(found, model.predict(X), rtol=1e-9)
+
+
+def test_adapt_with_what_save_wrote(tmp_path, capsys):
+    """Such a checkpoint does not know the columns."""
+    checkpoint, table = tmp_path / "c.npz", write_table(tmp_path / "new.csv", TASKS[:2])
+    ltl.BatchLTL(0.1, tol=1e-3).fit(TASKS).save(checkpoint)
+    command = ["adapt", str(checkpoint), str(table), "--out", str(tmp_path / "out")]
+    assert cli.main(command) == 2
+    assert "target must name a column of" in capsys.readouterr().err
+    assert cli.main([*command, "--target", "sales"]) == 2
+    assert "task must name a column of" in capsys.readouterr().err
+    assert cli.main([*command, "--target", "sales", "--task", "store"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("store,a,b,c,sales\n", "features must name a column of"),
+        ("store,a,b,c,d,sales\nx,1,2,3,4,\n", "task 'x' must have a row with a target, got none"),
+        ("store,a,b,c,d,sales\nx,1,2,,4,5\n", "task 'x': column 'c' must hold finite numbers"),
+        (
+            "store,a,b,c,d,sales\nx,1,2,3,4,inf\n",
+            "'sales' must hold finite numbers, got inf",
+        ),
+        ("store,a,b,c,d,sales\nx,1,2,3,4,1e308\nx,9,2,3,4,-1e308\n", "task 'x': D, X and y must"),
+    ],
+)
+def test_tasks_that_cannot_be_adapted_to(table, tmp_path, capsys, content, message):
+    checkpoint, new, out = tmp_path / "c.npz", tmp_path / "new.csv", tmp_path / "out"
+    trained(table, checkpoint)
+    new.write_text(content)
+    assert cli.main(["adapt", str(checkpoint), str(new), "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not out.exists() or list(out.iterdir()) == []
+
+
+def test_a_model_of_one_task_adapts_to_nothing(tmp_path, capsys):
+    ltl.RepresentationRidge().fit(*TASKS[0]).save(tmp_path / "c.npz")
+    table = write_table(tmp_path / "new.csv", TASKS[:2])
+    assert cli.main(["adapt", str(tmp_path / "c.npz"), str(table), "--target", "sales"]) == 2
+    assert "must hold a learner, got a RepresentationRidge" in capsys.readouterr().err
