@@ -231,9 +231,8 @@ def adapt(checkpoint: Path, file: Path, task: str | None, target: str | None, ou
         weights.writerow(["task", "intercept", *stream.feature_names])
         predictions.writerow(["task", "row", target, "prediction"])
         for streamed in stream.tasks():
-            n_fitted = _fit(model, stream, streamed)
+            n_fitted, found = _fit_and_predict(model, stream, streamed)
             weights.writerow([streamed.label, model.intercept_, *model.coef_.tolist()])
-            found = model.predict(streamed.X).tolist()
             given = ["" if np.isnan(y) else y for y in streamed.y.tolist()]
             rows = range(streamed.row, streamed.row + len(found))
             for line in zip(rows, given, found, strict=True):
@@ -246,17 +245,19 @@ def adapt(checkpoint: Path, file: Path, task: str | None, target: str | None, ou
     return adapted
 
 
-def _fit(model: RepresentationRidge, stream: TaskStream, task: StreamedTask) -> int:
-    """Fit the rows of a task that have a target, and say how many they are."""
+def _fit_and_predict(
+    model: RepresentationRidge, stream: TaskStream, task: StreamedTask
+) -> tuple[int, list[float]]:
+    """Fit the rows of a task that have a target; how many they are, and predictions for all."""
     known = ~np.isnan(task.y)
     stream.check(task._replace(y=np.where(known, task.y, 0.0)))
     if not known.any():
         raise ValueError(f"task {task.label!r} must have a row with a target, got none.")
     try:
-        model.fit(task.X[known], task.y[known])
+        predictions = model.fit(task.X[known], task.y[known]).predict(task.X)
     except ValueError as error:
         raise ValueError(f"task {task.label!r}: {error}") from error
-    return int(known.sum())
+    return int(known.sum()), predictions.tolist()
 
 
 @contextmanager
