@@ -217,11 +217,21 @@ def relative_improvement(
     if theirs == 0.0:
         raise ValueError("baseline must have a mean other than zero to be improved on, got 0.")
     gain = theirs - ours if is_error(metric) else ours - theirs
-    return 100.0 * gain / abs(theirs)
+    percent = 100.0 * gain / abs(theirs)
+    if not np.isfinite(percent):
+        raise ValueError(
+            "scores must not be so much larger than baseline that their ratio overflows, got means "
+            f"of {ours:.3g} and {theirs:.3g}."
+        )
+    return percent
 
 
 def _mean(array: Array, name: str) -> float:
     if array.size == 0:
         raise ValueError(f"{name} must hold at least one number, got none.")
     check_finite(array, name)
-    return float(array.mean())
+    with np.errstate(over="ignore"):
+        mean = float(array.mean())
+    if not np.isfinite(mean):
+        raise ValueError(f"{name} must not be so large that their mean overflows; scale them down.")
+    return mean

@@ -132,7 +132,7 @@ class MeanObjective:
 
         A feature that is constant in each task is so once the tasks are centred.
         """
-        largest = float(np.abs(self.tasks.R).max()) or 1.0
+        largest = check_computed(float(np.abs(self.tasks.R).max())) or 1.0
         scales = np.sqrt(np.sum((self.tasks.R / largest) ** 2, axis=0))
         scales[scales <= self.n_features * kernels.EPS * scales.max()] = scales.max() or 1.0
         relative: Array = scales / scales.max()

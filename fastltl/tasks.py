@@ -59,13 +59,7 @@ class TaskSet:
     _names: Names
 
     def __init__(self, tasks: Iterable[Any], labels: Sequence[Hashable] | None = None) -> None:
-        kind = type(tasks).__name__
-        is_table = hasattr(tasks, "columns") or isinstance(tasks, Mapping) or "GroupBy" in kind
-        if is_table or not isinstance(tasks, Iterable):
-            hint = "; TaskSet.from_frame takes a table, TaskSet.from_groups arrays and groups"
-            raise TypeError(
-                f"tasks must be an iterable of pairs (X, y), got {kind}{hint if is_table else ''}."
-            )
+        check_iterable(tasks, "tasks")
         checked: list[Task] = []
         names: Names = None
         for i, task in enumerate(tasks):
@@ -375,6 +369,17 @@ class TaskSet:
         kept = _concatenated([np.sort(r) for r in rows])
         offsets = np.cumsum([0] + [len(r) for r in rows])
         return self._packed(self._X[kept], self._y[kept], offsets, self._labels, self._names)
+
+
+def check_iterable(tasks: Any, name: str) -> None:
+    """What may give tasks one after another, and is not a table of them."""
+    kind = type(tasks).__name__
+    is_table = hasattr(tasks, "columns") or isinstance(tasks, Mapping) or "GroupBy" in kind
+    if is_table or not isinstance(tasks, Iterable):
+        hint = "; TaskSet.from_frame takes a table, TaskSet.from_groups arrays and groups"
+        raise TypeError(
+            f"{name} must be an iterable of pairs (X, y), got {kind}{hint if is_table else ''}."
+        )
 
 
 def check_task(task: Any, name: str, n_features: int | None = None) -> Task:

@@ -107,11 +107,11 @@ def check_finite(array: Array, name: str) -> None:
 
 
 def check_computed(result: Result) -> Result:
-    """A result of finite arguments is finite too, unless they were too large."""
+    """A result of finite arguments is finite too, unless they were too large or too small."""
     if not np.isfinite(result).all():
         raise ValueError(
-            "D, X and y must not be so large that results overflow or lose all their digits; "
-            "scale X and y down."
+            "D, X and y must not be so large, or so small, that results overflow or lose all their "
+            "digits; scale X and y."
         )
     return result
 

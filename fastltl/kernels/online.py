@@ -43,7 +43,11 @@ from fastltl.kernels.spectrum import (
 from fastltl.lapack import add_gram, compiled, eigh, inlined, length
 
 #: A gradient of smaller norm has lost digits to underflow, and counts as zero.
-SMALLEST_NORM = float(np.finfo(np.float64).tiny) / EPS
+TINY = float(np.finfo(np.float64).tiny)
+SMALLEST_NORM = TINY / EPS
+
+#: Where all products of an input and a target are smaller, a gradient of zero may be lost digits.
+SMALLEST_PRODUCT = 1e-100
 
 #: Leave eigenvectors for the iterate itself only if this many more steps like the one at hand
 #: could be certified.
@@ -53,13 +57,14 @@ CERTIFIED_STEPS = 10
 #: matrix; when their sum comes to this, it is time to mend what is kept.
 MOST_DRIFT = 1e-12
 
-#: What an online run keeps beside its matrices: one record for each candidate.
+#: What an online run keeps beside its matrices: one record for each candidate. All fields have
+#: eight bytes, so that there are no gaps, whose bytes nobody would set.
 RECORD = np.dtype(
     [
         ("radius", np.float64),  # 1 / lam
         ("scale", np.float64),  # numerator of the steps
-        ("adaptive", np.bool_),  # whether their denominator is `norm`, else sqrt(t)
-        ("entropic", np.bool_),  # whether norms are operator norms, else Frobenius
+        ("adaptive", np.int64),  # whether their denominator is `norm`, else sqrt(t)
+        ("entropic", np.int64),  # whether norms are operator norms, else Frobenius
         ("n_tasks", np.int64),
         ("loss", np.float64),  # sum of the losses
         ("norm", np.float64),  # sqrt(sum ||G_s||^2)
@@ -104,8 +109,8 @@ def meet_task(state, rows, records, meetings, X, y, lo, hi):
     """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
 
     The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
-    Returns False if a number in the task is not finite or becomes so on the way. `meetings` is
-    modified in place.
+    Returns False if a number in the task is not finite or becomes so on the way, or if adaptive
+    steps lose it to underflow. `meetings` is modified in place.
     """
     n = y.size
     R, z, misfit = compress(X, y)
@@ -135,9 +140,22 @@ def meet_task(state, rows, records, meetings, X, y, lo, hi):
         total = record["loss"] + loss + t * norms + record["step_cost"] + step * norm * norm
         if not np.isfinite(total):
             return False
+        if record["adaptive"] and (step < TINY if norms > 0.0 else has_underflown(R, z)):
+            return False
         told = meetings[k, 2]
         told[0], told[1], told[2], told[3], told[4] = loss, norm, step, inner, outer
     return True
+
+
+@compiled
+def has_underflown(X, y):
+    """Whether neither X nor y is zero, but all products of their entries are next to nothing."""
+    largest_x = largest_y = 0.0
+    for i in range(X.shape[0]):
+        largest_y = max(largest_y, abs(y[i]))
+        for j in range(X.shape[1]):
+            largest_x = max(largest_x, abs(X[i, j]))
+    return largest_x > 0.0 and largest_y > 0.0 and largest_x * largest_y < SMALLEST_PRODUCT
 
 
 @inlined

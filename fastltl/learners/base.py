@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fastltl import kernels
 from fastltl.learners.ridge import RepresentationRidge
 from fastltl.storage import Savable
-from fastltl.tasks import TaskSet, group_codes
+from fastltl.tasks import TaskSet, check_iterable, group_codes
 from fastltl.threads import steadily
 from fastltl.validation import Array, check_computed, check_matrix, check_target
 
@@ -114,6 +114,7 @@ class RepresentationLearner(
                     f"{type(self).__name__} requires y to be passed, but the target y is None; "
                     "without y, X must be a TaskSet or an iterable of (X, y)."
                 )
+            check_iterable(X, "X")
             return X
         return [(X, y)] if groups is None else TaskSet.from_groups(X, y, groups)
 

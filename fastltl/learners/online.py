@@ -120,16 +120,23 @@ class OnlineLearner(RepresentationLearner):
                 self._run = run
         return True
 
+    def _has_changed_settings(self) -> bool:
+        """Whether parameters are others than those that the run began with."""
+        try:
+            return self._settings() != self._run_settings
+        except (TypeError, ValueError):  # of an array, say, which equals no number
+            return True
+
     def _check_settings(self) -> None:
         """The parameters are those that the run began with."""
-        if self._settings() == self._run_settings:
+        if not self._has_changed_settings():
             return
         changed = [
             f"{name}={now!r} after {name}={then!r}"
             for name, then, now in zip(
                 self._SETTINGS, self._run_settings, self._settings(), strict=True
             )
-            if now != then
+            if repr(now) != repr(then)
         ]
         raise ValueError(
             "parameters must stay as they were at the first task, got "
@@ -150,12 +157,12 @@ class OnlineLearner(RepresentationLearner):
 
     def _learn(self, run: Run, X: Array, y: Array) -> None:
         """Learn from one task, which may still be too large to."""
-        if self.fit_intercept:
-            X, y, _, _ = kernels.centre(X, y)
-        if not self._take(run, X, y):
+        task = kernels.centre(X, y)[:2] if self.fit_intercept else (X, y)
+        if not self._take(run, *task):
             raise ValueError(
-                "X and y must not be so large that results overflow or lose all their digits, got "
-                f"values up to {np.abs(X).max():.3g} in X and {np.abs(y).max():.3g} in y."
+                "X and y must not be so large, or so small, for this lam and step that results "
+                f"overflow or lose all their digits, got values up to {np.abs(X).max():.3g} in X "
+                f"and {np.abs(y).max():.3g} in y."
             )
 
     def _take(self, run: Run, X: Array, y: Array) -> bool:
@@ -335,7 +342,7 @@ class OnlineLTL(OnlineLearner):
         run: Run | None = self.__dict__.get("_run")
         if (
             run is None
-            or self._settings() != self._run_settings
+            or self._has_changed_settings()
             or self.fit_intercept
             or self._warns_of_arrays
         ):

@@ -1,0 +1,246 @@
+"""One learner among threads, forks and processes: nobody sees it within a task."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from operator import methodcaller
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed
+from sklearn.base import clone
+
+import fastltl as ltl
+from fastltl.threads import in_pieces
+
+pytestmark = pytest.mark.slow
+
+environment = ltl.datasets.make_environment(n_features=12, noise=0.1, random_state=0)
+TASKS = list(environment.tasks(200, n_samples=8))
+VALIDATION = environment.tasks(4, n_samples=8).split_samples(0.5, random_state=0)
+X, y = environment.tasks(1, n_samples=8)[0]
+
+LEARNERS = {
+    "entropic": ltl.OnlineLTL(1e-2),
+    "euclidean": ltl.OnlineLTL(1e-2, geometry="euclidean"),
+    "theory": ltl.OnlineLTL(1e-2, geometry="euclidean", step="theory", averaging="last"),
+    "path": ltl.OnlineLTLPath([1e-3, 1e-2, 1e-1], VALIDATION),
+    "path-followed": ltl.OnlineLTLPath(
+        [1e-3, 1e-2, 1e-1], VALIDATION, geometry="euclidean", step="theory", score_every=1
+    ),
+}
+
+READERS = {
+    "D_": lambda learner: learner.D_,
+    "adapt": lambda learner: learner.adapt(X, y).coef_,
+    "transform": lambda learner: learner.transform(X),
+    "pickle": lambda learner: pickle.loads(pickle.dumps(learner)).D_,
+}
+
+
+@pytest.fixture(params=LEARNERS)
+def learner(request):
+    """Before its first task; the best of few candidates may well be at the edge of them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the best lam", UserWarning)
+        yield clone(LEARNERS[request.param], safe=False)
+
+
+def readings(learner):
+    """What each reader may see: that after one of the tasks, to the bit."""
+    seen = {name: set() for name in READERS}
+    for task in TASKS:
+        learner.partial_fit(*task)
+        for name, read in READERS.items():
+            seen[name].add(read(learner).tobytes())
+    return seen
+
+
+def test_readers_see_what_was_there_between_two_tasks(learner):
+    allowed = readings(clone(learner))
+    learner.partial_fit(*TASKS[0])
+    ended, counts = threading.Event(), []
+
+    def read(name):
+        n = 0
+        while not ended.is_set():
+            assert READERS[name](learner).tobytes() in allowed[name]
+            n += 1
+        counts.append(n)
+
+    with ThreadPoolExecutor(8) as pool:
+        readers = [pool.submit(read, name) for name in (*READERS, *READERS)]
+        try:
+            for task in TASKS[1:]:
+                learner.partial_fit(*task)
+        finally:
+            ended.set()
+        for reader in readers:
+            reader.result()
+    assert sum(counts) > 20
+    assert learner.n_tasks_seen_ == 200
+
+
+def test_two_threads_that_teach_lose_no_task(learner):
+    barrier = threading.Barrier(4)
+
+    def teach(tasks):
+        barrier.wait()  # so that all come with the first task
+        for task in tasks:
+            learner.partial_fit(*task)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(teach, [TASKS[k::4] for k in range(4)]))
+    assert learner.n_tasks_seen_ == 200
+
+
+def test_a_child_forked_while_another_thread_teaches(learner):
+    """It finds the learner between two tasks, and can go on with it."""
+    allowed = readings(clone(learner))["D_"]
+    learner.partial_fit(*TASKS[0])
+
+    def teach():
+        for task in TASKS[1:]:
+            learner.partial_fit(*task)
+
+    teacher = threading.Thread(target=teach)
+    teacher.start()
+    children = []
+    for _ in range(20):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+            child = os.fork()
+        if child == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                signal.alarm(60)
+                is_whole = learner.D_.tobytes() in allowed
+                learner.partial_fit(*TASKS[0])
+                status = 0 if is_whole and np.isfinite(learner.D_).all() else 2
+            os._exit(status)
+        children.append(child)
+    teacher.join()
+    assert {os.waitpid(child, 0)[1] for child in children} == {0}
+
+
+def test_spawned_processes_go_on_with_the_same_bits(learner):
+    learner.partial_fit(*TASKS[0])
+    go_on = methodcaller("partial_fit", *TASKS[1])
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        found = pool.submit(go_on, learner).result()
+    assert found.D_.tobytes() == go_on(learner).D_.tobytes()
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
+def test_joblib(learner, backend):
+    fit = methodcaller("fit", TASKS[:30])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        found = Parallel(n_jobs=2, backend=backend)(delayed(fit)(clone(learner)) for _ in range(2))
+    assert {one.D_.tobytes() for one in found} == {fit(learner).D_.tobytes()}
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Stands in for KeyboardInterrupt, which would end the tests if it came too late."""
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_an_interrupted_path_has_taken_a_task_with_all_candidates_or_none(n_threads):
+    """A timer interrupts wherever the call may be, hundreds of times."""
+    path = ltl.OnlineLTLPath(np.logspace(-4, 2, 40), geometry="euclidean", n_threads=n_threads)
+    tasks = list(ltl.datasets.make_environment(40, random_state=0).tasks(3, n_samples=30))
+    path.partial_fit(*tasks[0])
+    chance, n_interrupted = random.Random(0), 0
+
+    def interrupt(number, frame):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 6e-3))
+                path.partial_fit(*tasks[1])
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                n_interrupted += 1
+            n_tasks = path._run.records["n_tasks"]
+            assert (n_tasks == n_tasks[0]).all()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert n_interrupted > 10
+    path.partial_fit(*tasks[2])
+
+
+def test_candidates_that_an_interruption_left_behind_catch_up(monkeypatch):
+    """As above, at a moment that is known: when a third of the candidates have stepped."""
+    wanted, path = (clone(LEARNERS["path"]).fit(TASKS[:5]) for _ in range(2))
+
+    def interrupted(kernel, n_items, n_threads, cost, *arguments):
+        if arguments[-1]:  # steps are being taken
+            kernel(*arguments, 0, 1)
+            raise KeyboardInterrupt
+        return in_pieces(kernel, n_items, n_threads, cost, *arguments)
+
+    monkeypatch.setattr("fastltl.learners.runs.in_pieces", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        path.partial_fit(*TASKS[5])
+    monkeypatch.undo()
+    wanted.partial_fit(*TASKS[5])
+    assert np.array_equal(path.representations_, wanted.representations_)
+
+
+COUNT = """
+import os, threading, time
+import fastltl as ltl
+environment = ltl.datasets.make_environment(150, noise=0.1, random_state=0)
+tasks = environment.tasks(60, n_samples=80)
+validation = tasks.split_samples(0.5, random_state=0)
+fits = [
+    lambda: ltl.OnlineLTLPath(validation=validation).fit(tasks[:20]).scores_,
+    lambda: ltl.OnlineLTL(lam=1e-2).fit(tasks),
+    lambda: ltl.BatchLTL(lam=1e-2, tol=1e-3).fit(tasks),
+    lambda: ltl.ITL().fit(tasks),
+]
+for fit in fits:
+    fit()
+me, ended, most = threading.get_native_id, threading.Event(), [0]
+def count():
+    own = str(me())
+    while not ended.is_set():
+        running = 0
+        for thread in os.listdir("/proc/self/task"):
+            try:
+                with open(f"/proc/self/task/{thread}/stat") as file:
+                    running += thread != own and file.read().rpartition(")")[2].split()[0] == "R"
+            except OSError:
+                pass
+        most[0] = max(most[0], running)
+        time.sleep(0.0005)
+watch = threading.Thread(target=count)
+watch.start()
+for fit in fits:
+    fit()
+ended.set()
+watch.join()
+print(most[0])
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
+def test_never_more_runnable_threads_than_cores():
+    """BLAS has its own idea of threads, which must not multiply with ours."""
+    free = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    command = [sys.executable, "-c", COUNT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=free)
+    assert 1 <= int(done.stdout) <= len(os.sched_getaffinity(0))
