@@ -11,6 +11,7 @@ from fastltl.learners.online import OnlineLTL
 from fastltl.learners.ridge import RepresentationRidge
 from fastltl.path import OnlineLTLPath
 from fastltl.storage import Checkpoint, read_checkpoint
+from fastltl.validation import reason_of
 
 LEARNERS: dict[str, type[Any]] = {
     learner.__name__: learner
@@ -57,6 +58,6 @@ def restored(checkpoint: Checkpoint, path: str | PathLike[str]) -> Any:
             learner._restore(checkpoint.state)
     except Exception as error:  # whatever it is, the file is what is wrong
         raise ValueError(
-            f"{path} holds no {checkpoint.learner} that can be read ({error})."
+            f"{path} holds no {checkpoint.learner} that can be read ({reason_of(error)})."
         ) from error
     return learner

@@ -18,6 +18,7 @@ import numpy as np
 
 from fastltl import __version__
 from fastltl.tasks import TaskSet
+from fastltl.validation import reason_of
 
 #: Of checkpoints. A format once written stays readable: tests keep a sample of each.
 FORMAT = 1
@@ -214,7 +215,9 @@ def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
         try:
             header, arrays = _read_archive(file)
         except Exception as error:
-            raise ValueError(f"{path} is no checkpoint that can be read ({error}).") from error
+            raise ValueError(
+                f"{path} is no checkpoint that can be read ({reason_of(error)})."
+            ) from error
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {header.get('format')} and was written by fastltl "
@@ -224,8 +227,10 @@ def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
         raise ValueError(f"{path} is damaged: its arrays do not have their checksum.")
     try:
         decoded = {name: _decoded(header[name], arrays) for name in Checkpoint._fields}
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no checkpoint that can be read ({error!r}).") from error
+    except Exception as error:
+        raise ValueError(
+            f"{path} is no checkpoint that can be read ({reason_of(error)})."
+        ) from error
     return Checkpoint(**decoded)
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from fastltl.tables import choose_features, import_arrow, kind_of_table, separator, unreadable
 from fastltl.tasks import Task, is_missing
-from fastltl.validation import Array, check_choice
+from fastltl.validation import Array, check_choice, reason_of
 
 #: Bytes of a table, roughly, that are held at a time beside the task being read.
 BLOCK = 2**20
@@ -243,6 +243,7 @@ class _Table(_Source):
             raise unreadable(self.path, self.kind, error) from error
 
     def _block(self, batch: Any) -> Block:
+        batch.validate(full=True)  # text may be no UTF-8
         labels = batch.column(self.task)
         if self._pyarrow.types.is_dictionary(labels.type):
             labels = labels.dictionary_decode()
@@ -368,13 +369,12 @@ class _Folder(_Source):
             self.feature_names += wide
 
     def _read(self, file: Path) -> dict[str, Any]:
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except OSError:
-            raise
-        except Exception as error:
-            raise ValueError(f"{file} cannot be read as .npz ({error}).") from error
+        with file.open("rb") as content:
+            try:
+                with np.load(content, allow_pickle=False) as archive:
+                    return {name: archive[name] for name in archive.files}
+            except Exception as error:  # NumPy and zipfile raise all kinds
+                raise ValueError(f"{file} cannot be read as .npz ({reason_of(error)}).") from error
 
     def blocks(self) -> Iterator[Block]:
         for file in self.files:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastltl.tasks import TaskSet, check_names
-from fastltl.validation import Array, check_path
+from fastltl.validation import Array, check_path, reason_of
 
 #: A column of text with more values than this is a name, not a category.
 MOST_CATEGORIES = 50
@@ -95,7 +95,9 @@ def _read(path: Path) -> Any:
     kind = kind_of_table(content, path)
     try:
         if kind == "Parquet":
-            return parquet.read_table(pyarrow.BufferReader(content))
+            table = parquet.read_table(pyarrow.BufferReader(content))
+            table.validate(full=True)  # text may be no UTF-8
+            return table
         return csv.read_csv(
             pyarrow.BufferReader(content),
             parse_options=csv.ParseOptions(delimiter=separator(content)),
@@ -127,7 +129,7 @@ def kind_of_table(start: bytes, path: Path) -> str:
 
 def unreadable(path: Path, kind: str, error: Exception) -> ValueError:
     """An error that says in a line why a table cannot be read."""
-    reason = (str(error).splitlines() or [""])[0].rstrip(".")
+    reason = reason_of(error).rstrip(".")
     return ValueError(f"{path} cannot be read as a {kind} table: {reason}.")
 
 

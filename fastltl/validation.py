@@ -3,6 +3,7 @@
 from datetime import date, timedelta
 from numbers import Integral, Real
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeVar
 
 import numba
@@ -95,6 +96,11 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
     if strange:
         raise ValueError(f"{wanted}, got one of dtype {strange}.")
     return np.require(floats, requirements=["C", "A", "W"])
+
+
+def reason_of(error: Exception) -> str:
+    """What an error of a library says, in one line that is not too long."""
+    return shorten(str(error).partition("\n")[0], 300, placeholder=" ...") or type(error).__name__
 
 
 def check_finite(array: Array, name: str) -> None:

@@ -1,7 +1,6 @@
 """Results files: written whole, continued, computed the same by any number of processes."""
 
 import json
-import os
 import warnings
 
 import pytest

@@ -20,6 +20,9 @@ STEPS_FOLLOWED = 256
 
 FIELDS = kernels.RECORD.names or ()
 
+#: Those that parameters determine.
+SETTINGS = ("radius", "scale", "adaptive", "entropic")
+
 _runs: WeakSet[Run] = WeakSet()
 held_at_fork(lambda: [run.lock for run in list(_runs)])
 
@@ -166,6 +169,8 @@ class Run(ABC):
         records = self.records.copy()
         for name in FIELDS:
             records[name] = checkpoint["records"][name]
+        if any((records[name] != self.records[name]).any() for name in SETTINGS):
+            raise ValueError("its parameters are not those of its run")
         d, waiting = self.n_features, records["n_added"] + records["n_subtracted"]
         counts = np.stack([records["rank"] + 1, records["n_added"], records["n_subtracted"]])
         if (counts < 0).any() or (waiting > d).any() or (records["rank"] > d).any():
