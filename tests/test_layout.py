@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numba
 import pytest
+from mounts import mounted, needs_mounts
 
 import fastltl
 
@@ -125,6 +126,23 @@ def test_kernels_run_where_no_cache_can_be_written():
         "print(kernels.soft_threshold(np.array([1.0, 2.0, 3.0]), 1.0))"
     )
     assert run(code) == "[0. 0. 1.]"
+
+
+@needs_mounts
+def test_it_runs_where_neither_the_install_nor_the_home_can_be_written(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    mount = " && ".join(
+        f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}"
+        for folder in (PACKAGE, home)
+    )
+    for caches in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        mount = f"unset {caches}; {mount}"
+    with pytest.raises(subprocess.CalledProcessError):  # it is read-only indeed
+        mounted(mount, ["touch", str(PACKAGE / "new")])
+    code = "import fastltl; print(fastltl.project([[3.0, 0.0], [0.0, 1.0]], 2.0).tolist())"
+    done = mounted(f"export HOME={home}; {mount}", [sys.executable, "-W", "error", "-c", code])
+    assert done.stdout == "[[2.0, 0.0], [0.0, 0.0]]\n"
 
 
 def test_compiled_code_from_the_cache_is_never_stale(tmp_path):

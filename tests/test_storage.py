@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mounts import mounted, needs_mounts
 from sklearn.base import clone
 
 import fastltl as ltl
@@ -378,12 +379,13 @@ def test_what_a_killed_process_had_begun_is_removed(tmp_path, path):
     assert [file.name for file in tmp_path.iterdir()] == [".other.npz.0a1b2c3d.part"]
 
 
-LIMITED = """
+SAVES_TWICE = """
 import resource, sys
 import fastltl as ltl
 learner = ltl.OnlineLTL().fit([([[1.0] * 50], [1.0])])
 learner.save(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+if len(sys.argv) > 2:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 learner.partial_fit([[1.0] * 50], [2.0])
 try:
     learner.save(sys.argv[1])
@@ -396,7 +398,7 @@ print(learner.n_tasks_seen_, ltl.load(sys.argv[1]).n_tasks_seen_)
 @pytest.mark.parametrize("room", [0, 100, 3000, 80000])
 def test_a_disk_that_fills_up_during_a_save_costs_nothing(tmp_path, path, room):
     """The kernel itself refuses to write more than so many bytes to a file."""
-    command = [sys.executable, "-W", "error", "-c", LIMITED, str(path), str(room)]
+    command = [sys.executable, "-W", "error", "-c", SAVES_TWICE, str(path), str(room)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     reason, counts = done.stdout.splitlines()
     assert reason == (
@@ -406,6 +408,19 @@ def test_a_disk_that_fills_up_during_a_save_costs_nothing(tmp_path, path, room):
     assert counts == "2 1"
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == [path]
+
+
+@needs_mounts
+def test_a_disk_without_room_for_a_second_file(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size=128k tmpfs {disk}"
+    done = mounted(
+        mount, [sys.executable, "-W", "error", "-c", SAVES_TWICE, str(disk / "learner.npz")]
+    )
+    reason, counts = done.stdout.splitlines()
+    assert reason.startswith("No space left on device: nothing was saved, and what was saved there")
+    assert counts == "2 1"
 
 
 if __name__ == "__main__":  # once for each new format
