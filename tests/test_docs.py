@@ -37,7 +37,8 @@ def blocks(language, page=README):
 
 
 @pytest.mark.parametrize("page", [README, *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
-def test_examples_in_the_pages(page, capsys):
+def test_examples_in_the_pages(page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     namespace: dict = {}
     for code in blocks("python", page):
         exec(compile(code, str(page), "exec"), namespace)
@@ -73,3 +74,13 @@ def test_the_readme_shows_what_compare_prints(tmp_path, monkeypatch, capsys):
         for number, own in zip(numbers, own_numbers, strict=True):
             unit = 10.0 ** -len(number.partition(".")[2])
             assert float(own) == pytest.approx(float(number), abs=1.01 * unit)
+
+
+def test_the_readme_shows_what_train_and_adapt_print(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = next(code for code in blocks("python") if 'open("stores.csv", "w"' in code)
+    exec(code, {"ltl": fastltl})
+    commands = "".join(blocks("sh")).splitlines()
+    for command in (line for line in commands if " stores.npz" in line):
+        assert cli.main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out in blocks("text")
