@@ -109,7 +109,9 @@ def compare(options: argparse.Namespace) -> None:
     )
     print(about, flush=True)
     _compile(comparison.compile_comparison)
-    found = comparison.compare(tasks, options.seed, not options.no_scale, options.jobs)
+    found = comparison.compare(
+        tasks, options.seed, not options.no_scale, options.jobs, options.dask
+    )
     _show_comparison(found, f"Does sharing help? {Path(options.file).name}", about, options.out)
 
 
@@ -134,6 +136,7 @@ def reproduce(options: argparse.Namespace) -> None:
             options.quick,
             options.jobs,
             options.schools,
+            options.dask,
         )
         computed.append(found)
         print(f"\n{name}: {found['manifest']['seconds']:.0f} s of computing")
@@ -299,6 +302,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--drop", nargs="+", action="extend", default=[], metavar="COL", help="columns to leave out"
     )
+    _add_dask(command)
     command.add_argument(
         "--no-scale", action="store_true", help="leave the features on the scales they have"
     )
@@ -323,6 +327,7 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get("FASTLTL_SCHOOLS") or None,
         help="schoolData.mat (default: what the variable FASTLTL_SCHOOLS names)",
     )
+    _add_dask(command)
     _add_common(command, "fastltl-reproduce")
     command.set_defaults(run=reproduce)
 
@@ -408,6 +413,12 @@ def _add_common(command: argparse.ArgumentParser, folder: str) -> None:
         help="processes (default: one for each core)",
     )
     _add_out(command, folder, "results, pictures and report.html")
+
+
+def _add_dask(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--dask", metavar="ADDRESS", help="a Dask scheduler whose cluster has the processes"
+    )
 
 
 def _add_out(command: argparse.ArgumentParser, folder: str, what: str) -> None:

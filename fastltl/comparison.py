@@ -50,7 +50,13 @@ TIED = 1e-6
 LARGEST_FEATURE = 1e150
 
 
-def compare(tasks: TaskSet, seed: int = 0, scale: bool = True, n_jobs: int = 1) -> Results:
+def compare(
+    tasks: TaskSet,
+    seed: int = 0,
+    scale: bool = True,
+    n_jobs: int = 1,
+    dask: str | None = None,
+) -> Results:
     """Ridge regression on each task alone against methods that share, on tasks held out.
 
     In each of four folds a quarter of the tasks is held out for the test; of the others two
@@ -69,6 +75,8 @@ def compare(tasks: TaskSet, seed: int = 0, scale: bool = True, n_jobs: int = 1) 
         Whether to give every feature a variance of one over the training tasks.
     n_jobs : int
         Processes that share the folds; -1 for one on each core.
+    dask : str, optional
+        Address of a Dask scheduler whose cluster has the processes.
 
     Returns
     -------
@@ -78,7 +86,8 @@ def compare(tasks: TaskSet, seed: int = 0, scale: bool = True, n_jobs: int = 1) 
     usable = usable_tasks(tasks)
     results = new_results("compare", {"seed": seed, "scale": scale, "jobs": n_jobs})
     cells: list[Cell] = [{"fold": fold} for fold in range(FOLDS)]
-    results["cells"] = list(compute_cells(_Folds(usable, seed, scale), cells, n_jobs, "comparing"))
+    folds_of = _Folds(usable, seed, scale)
+    results["cells"] = list(compute_cells(folds_of, cells, n_jobs, "comparing", dask))
     results["data"] = {
         "n_tasks": len(usable),
         "n_left_out": len(tasks) - len(usable),

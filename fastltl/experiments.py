@@ -119,6 +119,7 @@ def reproduce(
     quick: bool = False,
     n_jobs: int = 1,
     schools: str | PathLike[str] | None = None,
+    dask: str | None = None,
 ) -> Results:
     """Compute an experiment and keep it in out/name.json, from which a later call goes on.
 
@@ -138,6 +139,8 @@ def reproduce(
         Processes that share the cells.
     schools : str or path, optional
         Where schoolData.mat is; "schools" needs it.
+    dask : str, optional
+        Address of a Dask scheduler whose cluster has the processes. "timing" runs here.
 
     Returns
     -------
@@ -155,7 +158,8 @@ def reproduce(
     results = continue_results(path, new_results(name, parameters))
     cells = experiment.cells(seed, trials, quick)
     missing = missing_cells(results, cells)
-    for done in compute_cells(compute, missing, 1 if experiment.runs_alone else n_jobs, name):
+    where = (1, name, None) if experiment.runs_alone else (n_jobs, name, dask)
+    for done in compute_cells(compute, missing, *where):
         results["cells"].append(done)
         write_results(path, results)
     results["summary"] = experiment.summarise(finish(results, cells))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -101,6 +102,19 @@ def ridge_paths(tasks: ReducedTasks, lams: Array, n_threads: int) -> Array:
     return check_computed(weights)
 
 
+def relative_scales(squares: Sequence[tuple[float, Array]]) -> Array:
+    """Root mean square of each feature, relative to the largest; 1 if it is 0 to rounding.
+
+    A feature that is constant in each task is so once the tasks are centred. `squares` are the
+    `MeanObjective.feature_squares` of parts of the tasks.
+    """
+    unit = max(largest for largest, _ in squares)
+    scales = np.sqrt(np.sum([part * (largest / unit) ** 2 for largest, part in squares], axis=0))
+    scales[scales <= len(scales) * kernels.EPS * scales.max()] = scales.max() or 1.0
+    relative: Array = scales / scales.max()
+    return relative
+
+
 class MeanObjective:
     """F(D) = mean over tasks of L(D) or, `penalised`, of min over w of |y - Xw|^2/n + w' D^+ w.
 
@@ -126,17 +140,20 @@ class MeanObjective:
     def n_features(self) -> int:
         return self.tasks.n_features
 
+    @property
+    def n_tasks(self) -> int:
+        return len(self.tasks.sizes)
+
+    @property
+    def feature_squares(self) -> tuple[float, Array]:
+        """The largest input, and the sum of the squares of each feature in units of it."""
+        largest = check_computed(float(np.abs(self.tasks.R).max())) or 1.0
+        return largest, np.sum((self.tasks.R / largest) ** 2, axis=0)
+
     @cached_property
     def feature_scales(self) -> Array:
-        """Root mean square of each feature, relative to the largest; 1 if it is 0 to rounding.
-
-        A feature that is constant in each task is so once the tasks are centred.
-        """
-        largest = check_computed(float(np.abs(self.tasks.R).max())) or 1.0
-        scales = np.sqrt(np.sum((self.tasks.R / largest) ** 2, axis=0))
-        scales[scales <= self.n_features * kernels.EPS * scales.max()] = scales.max() or 1.0
-        relative: Array = scales / scales.max()
-        return relative
+        """How large each feature is, relative to the largest; see `relative_scales`."""
+        return relative_scales([self.feature_squares])
 
     @property
     def value_at_zero(self) -> float:
@@ -202,10 +219,14 @@ class MeanObjective:
         half = self._dA.T @ self._B + self._A.T @ self._dB
         return (half + half.T) / -len(self._values)
 
+    def stand_at(self, D: Array) -> None:
+        """Have D for the latest D."""
+        if not np.array_equal(D, self._D):
+            self.value_and_gradient(D)
+
     def weights(self, D: Array) -> Array:
         """Ridge weights D a of each task with D, by rows, in the units of y."""
-        if D is not self._D:
-            self.value_and_gradient(D)
+        self.stand_at(D)
         return self._A @ D * self.target_unit
 
     def intercepts(self, weights: Array) -> Array:

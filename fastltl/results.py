@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from fastltl.validation import check_threads
 
 #: Of results files; one of another format is not continued.
 FORMAT = 1
+
+#: Seconds to wait for a Dask scheduler to answer.
+CONNECT = 10
 
 #: Packages that numbers may depend on.
 PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
@@ -81,20 +85,41 @@ def compute_cells(
     cells: Iterable[Cell],
     n_jobs: int,
     label: str,
+    dask: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Compute cells in processes, as they come: each with its values, seconds and warnings.
 
     With one job the cells are computed one after another in this process, with all its threads;
-    with several, joblib gives each process its share of the threads.
+    with several, joblib gives each process its share of the threads. With the address of a Dask
+    scheduler the processes are those of its cluster.
     """
     wanted = list(cells)
-    n_jobs = max(1, min(effective_n_jobs(n_jobs), len(wanted)))
-    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", max_nbytes=None)
-    done = parallel(delayed(_compute)(compute, cell) for cell in wanted)
-    with tqdm(total=len(wanted), desc=label, unit="cell", disable=not wanted) as bar:
+    bar = tqdm(total=len(wanted), desc=label, unit="cell", disable=not wanted)
+    work = partial(_compute, compute)
+    done = map_here(work, wanted, n_jobs) if dask is None else map_on_cluster(work, wanted, dask)
+    with bar:
         for cell in done:
             yield cell
             bar.update()
+
+
+def map_here(work: Callable[[Cell], Any], cells: list[Cell], n_jobs: int) -> Iterator[Any]:
+    """work(cell) of each, as they come, from processes of this machine."""
+    n_jobs = max(1, min(effective_n_jobs(n_jobs), len(cells)))
+    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", max_nbytes=None)
+    yield from parallel(delayed(work)(cell) for cell in cells)
+
+
+def map_on_cluster(work: Callable[[Cell], Any], cells: list[Cell], address: str) -> Iterator[Any]:
+    """work(cell) of each, as they come, from the workers of the scheduler at an address."""
+    try:
+        from distributed import Client, as_completed
+    except ImportError as error:
+        raise ImportError("to use a cluster, pip install 'fastltl[distributed]'.") from error
+    with Client(address, timeout=CONNECT) as client:
+        futures = client.map(work, cells, pure=False)
+        for _, result in as_completed(futures, with_results=True):
+            yield result
 
 
 def _compute(compute: Callable[[Cell], Any], cell: Cell) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _fit_along_path(candidates: list[Any], tasks: Any, n_threads: int) -> None:
         objective, start = candidates[0]._objective(tasks, n_threads), None
         for candidate in sorted(candidates, key=lambda candidate: -candidate.lam):
             candidate._remember_features(tasks)
-            candidate._solve(tasks, objective, start)
+            candidate._solve(tasks, objective, start, candidate._journal())
             start = candidate._representation if candidate._has_converged else None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl.tables import choose_features, import_arrow, kind_of_table, separator, unreadable
-from fastltl.tasks import Task, is_missing
+from fastltl.tasks import Task, TaskSet, is_missing
 from fastltl.validation import Array, check_choice, reason_of
 
 #: Bytes of a table, roughly, that are held at a time beside the task being read.
@@ -126,6 +126,12 @@ class TaskStream:
 
     def __iter__(self) -> Iterator[Task]:
         return (self.check(task) for task in self.tasks())
+
+    def read(self) -> TaskSet:
+        """All the tasks at once, for who has the memory."""
+        streamed = list(self.tasks())
+        tasks = TaskSet([self.check(task) for task in streamed], [task.label for task in streamed])
+        return tasks.with_names(self.feature_names)
 
     def check(self, task: StreamedTask) -> Task:
         """The task as (X, y), if all its numbers are there and finite."""

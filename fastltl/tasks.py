@@ -254,6 +254,10 @@ class TaskSet:
         """Names of the features if they came from a data frame, else None."""
         return self._names
 
+    def with_names(self, names: Sequence[str]) -> TaskSet:
+        """The same tasks with names for their features."""
+        return self._packed(self._X, self._y, self._offsets, self._labels, tuple(names))
+
     def map_inputs(self, change: Callable[[Array], npt.ArrayLike]) -> TaskSet:
         """The same tasks with other inputs: `change` is called once, with the rows of all tasks.
 
@@ -275,13 +279,27 @@ class TaskSet:
         """The tasks, centred if so wished, with no more rows than the rank of their inputs."""
         return reduce_tasks(self._X, self._y, self._offsets, fit_intercept, n_threads)
 
-    def mean_objective(self, penalised: bool, fit_intercept: bool, n_threads: int) -> MeanObjective:
-        """What batch learners minimise: value, gradient and curvature of a mean over the tasks."""
-        largest = float(np.abs(self._y).max()) or 1.0
-        in_units = self._y / largest
+    @property
+    def largest_target(self) -> float:
+        """The largest target, without its sign; 1 if all are 0."""
+        return float(np.abs(self._y).max()) or 1.0
+
+    def mean_objective(
+        self,
+        penalised: bool,
+        fit_intercept: bool,
+        n_threads: int,
+        target_unit: float | None = None,
+    ) -> MeanObjective:
+        """What batch learners minimise: value, gradient and curvature of a mean over the tasks.
+
+        Targets are in units of the largest, unless told otherwise.
+        """
+        unit = self.largest_target if target_unit is None else target_unit
+        in_units = self._y / unit
         in_units.flags.writeable = False  # as the targets are: kernels would compile for both
         reduced = reduce_tasks(self._X, in_units, self._offsets, fit_intercept, n_threads)
-        return MeanObjective(reduced, largest, penalised, n_threads)
+        return MeanObjective(reduced, unit, penalised, n_threads)
 
     def split(
         self,

@@ -44,6 +44,7 @@ ORDER = [
     "selection",
     "tables",
     "streams",
+    "distributed",
     "training",
     "datasets",
     "results",
@@ -112,6 +113,16 @@ def run(code, **environment):
 def test_importing_loads_neither_numba_nor_scikit_learn():
     loaded = run("import sys, fastltl; print([m for m in sys.modules if '.' not in m])")
     assert not {"numba", "sklearn", "scipy", "tqdm", "pandas"} & set(ast.literal_eval(loaded))
+
+
+def test_dask_is_loaded_only_for_a_cluster():
+    code = (
+        "import sys, fastltl\n"
+        "for name in fastltl.__all__: getattr(fastltl, name)\n"
+        "import fastltl.cli, fastltl.distributed, fastltl.experiments, fastltl.training\n"
+        "print({'dask', 'distributed'} & set(sys.modules))"
+    )
+    assert run(code) == "set()"
 
 
 def test_kernels_run_where_no_cache_can_be_written():

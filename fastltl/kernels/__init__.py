@@ -17,7 +17,14 @@ from fastltl.kernels.dual import (
     task_loss_and_gradient,
     truncate,
 )
-from fastltl.kernels.online import MOST_DRIFT, RECORD, follow_duals, learn, sums_of_iterates
+from fastltl.kernels.online import (
+    MOST_DRIFT,
+    RECORD,
+    follow_duals,
+    learn,
+    start_over,
+    sums_of_iterates,
+)
 from fastltl.kernels.packed import (
     compute_duals,
     factor_changes,
@@ -66,6 +73,7 @@ __all__ = [
     "score",
     "score_weights",
     "soft_threshold",
+    "start_over",
     "sums_of_iterates",
     "task_gradient",
     "task_loss",

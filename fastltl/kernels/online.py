@@ -348,6 +348,20 @@ def learn(state, rows, records, meetings, X, y, meets, steps, lo, hi):
 
 
 @compiled
+def start_over(state, rows, records):
+    """Find all that is kept beside the matrices, D or S, anew. All arrays are modified in place."""
+    for k in range(records.size):
+        vectors, values, record = state[2, k], rows[0, k], records[k]
+        assign(vectors, state[0, k])
+        eigh(vectors, values)
+        record["drift"] = 0.0
+        if record["entropic"]:
+            weigh(vectors, values, values.size, rows[1, k], record)
+        else:
+            clip(vectors, values, values.size, rows[1, k], record)
+
+
+@compiled
 def follow_duals(state, rows, records, meetings, R, starts, corners, grams, duals, totals, lo, hi):
     """Update X D X' of every task, and its sum over the run, by the step that D has taken.
 

@@ -124,7 +124,8 @@ class RepresentationLearner(
             owner = type(self).__name__
             data = check_matrix(X, owner=owner)
             return TaskSet([(data, check_target(y, len(data), owner=owner))])
-        tasks: Any = self._tasks(X, y, groups)
+        knows = y is None and groups is None and hasattr(X, "mean_objective")
+        tasks: Any = X if knows else self._tasks(X, y, groups)
         if not hasattr(tasks, "mean_objective"):
             return TaskSet(tasks)
         if len(tasks) == 0:

@@ -111,6 +111,7 @@ class Journal:
         self.max_iter = max_iter
         self.began = time.perf_counter()
         self.history: list[Iteration] = []
+        self.latest: Array | None = None
 
     @property
     def left(self) -> int:
@@ -118,12 +119,11 @@ class Journal:
 
     def enter(self, point: Point) -> None:
         seconds = time.perf_counter() - self.began
+        self.latest = point.D
         self.history.append(Iteration(point.F, point.gap(self.radius), seconds))
 
 
-def minimise(
-    objective: Objective, radius: float, start: Array | None, tol: float, max_iter: int
-) -> Solution:
+def minimise(objective: Objective, start: Array | None, tol: float, journal: Journal) -> Solution:
     """Minimise F over {D PSD, tr D <= radius} to gap <= tol F.
 
     A few projected gradient steps settle the easy problems and bring others near; then come
@@ -131,7 +131,7 @@ def minimise(
     interpolating the tasks log F is steep and curved: there Newton's steps, for smaller radii
     first, lead up to this one.
     """
-    journal = Journal(radius, max_iter)
+    radius = journal.radius
     D = np.eye(objective.n_features) if start is None else start
     point, radii = Point(objective, D * (radius / np.trace(D))), [radius]
     if start is None:
@@ -309,6 +309,7 @@ class BatchLearner(RepresentationLearner):
     n_iter_: int
     history_: list[Iteration]
     _has_converged: bool
+    _broken_off_at: Array
 
     _KEPT: ClassVar[dict[str, type]] = {
         "objective_": float,
@@ -338,16 +339,17 @@ class BatchLearner(RepresentationLearner):
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
         tasks = self._task_set(X, y, groups)
-        with self._unchanged_on_failure(), one_blas_thread():
-            objective = self._objective(tasks, check_threads(self.n_threads))
-            start = self.__dict__.get("_representation") if self.warm_start else None
-            if start is not None and len(start) != tasks.n_features:
-                raise ValueError(
-                    f"X must have the {len(start)} features of the earlier fit that warm_start "
-                    f"goes on from, got {tasks.n_features}."
-                )
-            self._remember_features(tasks if y is None else X)
-            self._solve(tasks, objective, start)
+        journal = self._journal()
+        try:
+            with self._unchanged_on_failure(), one_blas_thread():
+                objective = self._objective(tasks, check_threads(self.n_threads))
+                start = self._start(tasks.n_features) if self.warm_start else None
+                self._remember_features(tasks if y is None else X)
+                self._solve(tasks, objective, start, journal)
+        except BaseException:
+            if self.warm_start and journal.latest is not None:
+                self._broken_off_at = journal.latest
+            raise
         if not self._has_converged:
             advice = "scale the features alike, or raise max_iter"
             if self.n_iter_ < self.max_iter:
@@ -361,6 +363,21 @@ class BatchLearner(RepresentationLearner):
             )
         return self
 
+    def _journal(self) -> Journal:
+        return Journal(check_lam(self.lam), check_count(self.max_iter, "max_iter"))
+
+    def _start(self, d: int) -> Array | None:
+        """Where a warm start begins: where a fit was broken off, or where the latest ended."""
+        start: Array | None = self.__dict__.pop(
+            "_broken_off_at", self.__dict__.get("_representation")
+        )
+        if start is not None and len(start) != d:
+            raise ValueError(
+                f"X must have the {len(start)} features of the earlier fit that warm_start goes "
+                f"on from, got {d}."
+            )
+        return start
+
     def _objective(self, tasks: Any, n_threads: int) -> Any:
         """The objective over tasks, which serves any lam; all parameters are checked first."""
         check_lam(self.lam)
@@ -370,16 +387,16 @@ class BatchLearner(RepresentationLearner):
         fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
         return tasks.mean_objective(self._penalised, fit_intercept, n_threads)
 
-    def _solve(self, tasks: Any, objective: Any, start: Array | None) -> None:
+    def _solve(self, tasks: Any, objective: Any, start: Array | None, journal: Journal) -> None:
         """Minimise the objective from a start, and keep what comes of it."""
-        aim = SAFETY * self.tol
-        solution = minimise(objective, check_lam(self.lam), start, aim, self.max_iter)
+        solution = minimise(objective, start, SAFETY * self.tol, journal)
         self._has_converged = solution.gap <= self.tol * solution.objective
         self._keep(solution, objective.target_unit)
         self._fit_tasks(tasks, objective)
 
     def _keep(self, solution: Solution, unit: float) -> None:
         """Keep what was found with targets in this unit."""
+        self.__dict__.pop("_broken_off_at", None)
         self._representation = solution.D
         self.objective_ = check_computed(solution.objective * unit * unit)
         self.gap_ = solution.gap * unit * unit

@@ -66,8 +66,7 @@ class OnlineLearner(RepresentationLearner):
         tasks = self._tasks(X, y, groups)
         self._new_run(1)  # so that a bad parameter is not taken for a bad first task
         with self._unchanged_on_failure(), one_blas_thread():
-            for name in self._RUN_STATE:
-                self.__dict__.pop(name, None)
+            self._forget()
             for i, task in enumerate(self._watched(tasks)):
                 try:
                     self.partial_fit(*task)
@@ -81,6 +80,11 @@ class OnlineLearner(RepresentationLearner):
             if y is not None or hasattr(X, "feature_names"):
                 self._remember_features(X)
         return self
+
+    def _forget(self) -> None:
+        """Be as before the first task."""
+        for name in self._RUN_STATE:
+            self.__dict__.pop(name, None)
 
     def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
         """Learn from one task, and forget it.
@@ -386,5 +390,9 @@ class OnlineLTL(OnlineLearner):
     def regret_bound_(self) -> float:
         """What cumulative_loss_ / T exceeds the loss of the best fixed D by, at the most."""
         run = self._fitted_run()
+        if run.is_merged:
+            raise AttributeError(
+                "there is a regret_bound_ only if tasks came one after another, not side by side."
+            )
         with run.lock:
             return run.regret_bound(0)

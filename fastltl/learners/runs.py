@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import copy
 from typing import Any
 from weakref import WeakSet
 
@@ -41,6 +43,7 @@ class Run(ABC):
         self.records = np.zeros(len(radii), kernels.RECORD)
         self.records["radius"], self.records["scale"] = radii, numerators
         self.records["rest"] = first
+        self.is_merged = False
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -55,7 +58,7 @@ class Run(ABC):
         """A copy of what was learned, without what the latest task told."""
         with self.lock:
             return {
-                name: value.copy()
+                name: copy(value)
                 for name, value in self.__dict__.items()
                 if name not in ("_arrays", "lock")
             }
@@ -154,11 +157,47 @@ class Run(ABC):
             means: Array = self.sums() / self.n_tasks
         return means
 
+    def merge(self, ends: Sequence[Run]) -> None:
+        """Go on from where copies of this run have come to, each with tasks of its own.
+
+        Tasks, losses and squared norms add up, and so do the iterates met, whose mean is the
+        representation. The next iterate is the mean of theirs or, entropic, the one for the
+        gradients of all of them.
+        """
+        start, later = self.records.copy(), [end.records for end in ends]
+        for name in ("n_tasks", "loss", "step_cost"):
+            self.records[name] += sum(end[name] - start[name] for end in later)
+        norm = start["norm"]
+        squares = sum((end["norm"] - norm) * (end["norm"] + norm) for end in later)
+        self.records["norm"] = np.sqrt(norm**2 + squares)
+        self.records["largest"] = np.max([end["largest"] for end in later], axis=0)
+        total = self.sums()
+        self.state[1] = total + sum(end.sums() - total for end in ends)
+        for name in ("n_added", "n_subtracted", "rest_total"):
+            self.records[name] = 0
+        self.state[0] = self._merged(ends)
+        adaptive = self.records["adaptive"] > 0
+        clocks = np.where(adaptive, self.records["norm"], np.sqrt(self.records["n_tasks"]))
+        seen = clocks > 0.0
+        self.records["step"] = np.where(seen, self.records["scale"] / np.where(seen, clocks, 1), 0)
+        d = self.n_features
+        steadily(kernels.start_over, d, d, self.state, self.rows, self.records)
+        self.is_merged = True
+
+    @abstractmethod
+    def _merged(self, ends: Sequence[Run]) -> Array:
+        """The matrices to go on with: D or, entropic, S."""
+
     def checkpoint(self) -> dict[str, Any]:
         """Copies of the arrays: whatever the bits of later steps depend on."""
         with self.lock:
             records = {name: self.records[name].tolist() for name in FIELDS}
-            return {"state": self.state.copy(), "rows": self.rows.copy(), "records": records}
+            return {
+                "state": self.state.copy(),
+                "rows": self.rows.copy(),
+                "records": records,
+                "is_merged": self.is_merged,
+            }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Stand where a run like this one stood. Arrays that do not fit would crash kernels."""
@@ -180,6 +219,7 @@ class Run(ABC):
             checkpoint["rows"],
             records,
         )
+        self.is_merged = bool(checkpoint["is_merged"])
 
     @abstractmethod
     def regret_bound(self, k: int) -> float:
@@ -208,6 +248,10 @@ class EuclideanRun(Run):
         self.rows[0] = self.rows[1]
         self.records["floor"] = radii / d
 
+    def _merged(self, ends: Sequence[Run]) -> Array:
+        mean: Array = np.mean([end.iterates() for end in ends], axis=0)
+        return mean
+
     def regret_bound(self, k: int) -> float:
         run = self.records[k]
         if run["step"] == 0.0:  # every gradient was zero, so every iterate was optimal
@@ -226,6 +270,11 @@ class EntropicRun(Run):
         self.step_scales = np.full_like(radii, 2.0) if step_scales is None else step_scales
         super().__init__(d, radii, self.step_scales * np.sqrt(np.log(d + 1)), radii / (d + 1))
         self.records["adaptive"] = self.records["entropic"] = True
+
+    def _merged(self, ends: Sequence[Run]) -> Array:
+        S = self.state[0]
+        merged: Array = S + sum(end.state[0] - S for end in ends)
+        return merged
 
     def regret_bound(self, k: int) -> float:
         run = self.records[k]

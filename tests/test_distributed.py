@@ -1,0 +1,339 @@
+"""The same learners on a real cluster of worker processes, which may be killed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from functools import partial
+
+import numpy as np
+import psutil
+import pyarrow
+import pytest
+import recipes
+from distributed import Client, LocalCluster
+from pyarrow import csv, parquet
+
+import fastltl as ltl
+from fastltl import cli, distributed
+from fastltl.distributed import ShardedObjective, ShardedTaskSet, fit_path, fit_sharded
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+N_TASKS = 60
+TASKS = recipes.environment_tasks(N_TASKS)
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def client(request):
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with LocalCluster(n_workers=request.param, **options) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_is_left():
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    for _ in range(100):
+        left = [
+            child
+            for child in psutil.Process().children(recursive=True)
+            if child.pid not in before and "resource_tracker" not in " ".join(child.cmdline())
+        ]
+        if not left:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"processes are left: {left}")
+
+
+def shards(n_shards, *seconds):
+    waits = [*seconds, *[0.0] * n_shards]
+    return [partial(recipes.shard, i, n_shards, N_TASKS, waits[i]) for i in range(n_shards)]
+
+
+def relative(ours, theirs):
+    return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        ltl.BatchLTL(1e-2),
+        ltl.BatchLTL(1e-4, fit_intercept=True),
+        ltl.MTL(1e-2),
+        ltl.MTL(1e-3, fit_intercept=True),
+    ],
+    ids=str,
+)
+def test_batch_learners_find_the_same(client, learner):
+    tasks = ShardedTaskSet(shards(5), client)
+    assert (len(tasks), tasks.n_features) == (60, 8)
+    alone = learner.fit(TASKS)
+    wanted, objective, n_iter = alone.D_, alone.objective_, alone.n_iter_
+    weights = getattr(alone, "coef_", None), getattr(alone, "intercept_", None)
+    found = learner.fit(tasks)
+    assert relative(found.D_, wanted) < 1e-12
+    assert found.objective_ == pytest.approx(objective, rel=1e-12)
+    assert found.n_iter_ == n_iter
+    if weights[0] is not None:
+        assert relative(found.coef_, weights[0]) < 1e-11
+        assert np.allclose(found.intercept_, weights[1], atol=1e-11)
+        assert found.predict(TASKS[7][0], [7 % 12] * 12).shape == (12,)
+
+
+def test_who_answers_first_does_not_matter(client):
+    """To the bit, with shards that come late."""
+    first = ltl.MTL(1e-2).fit(ShardedTaskSet(shards(3), client))
+    for waits in ((0.5, 0.0, 0.0), (0.0, 0.3, 0.6)):
+        later = ltl.MTL(1e-2).fit(ShardedTaskSet(shards(3, *waits), client))
+        assert np.array_equal(later.D_, first.D_)
+        assert np.array_equal(later.coef_, first.coef_)
+
+
+def test_many_shards_are_added_up_by_many(client):
+    tasks = ShardedTaskSet(shards(30), client)
+    assert relative(ltl.BatchLTL(1e-2).fit(tasks).D_, ltl.BatchLTL(1e-2).fit(TASKS).D_) < 1e-12
+
+
+def test_targets_of_very_different_sizes(client):
+    """The unit of targets is that of all shards."""
+    tasks = [
+        ltl.TaskSet([(X, y * 10.0 ** (9 * i)) for X, y in TASKS[20 * i :][:20]]) for i in (0, 1)
+    ]
+    sharded = ShardedTaskSet([partial(ltl.TaskSet, list(part)) for part in tasks], client)
+    whole = ltl.TaskSet([*tasks[0], *tasks[1]])
+    assert relative(ltl.MTL(1e-2).fit(sharded).D_, ltl.MTL(1e-2).fit(whole).D_) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"geometry": "euclidean", "fit_intercept": True},
+        {"geometry": "euclidean", "step": "theory", "score_every": 1},
+        {"lams": [1e-3, 1e-2, 1e-1], "step_scale": [1.0, 2.0], "averaging": "last"},
+        {"lams": [0.1]},
+    ],
+    ids=str,
+)
+def test_a_path_has_the_same_bits(client, options):
+    validation = TASKS[:10].split_samples(0.5, random_state=0)
+    alone = ltl.OnlineLTLPath(validation=validation, **options).fit(TASKS)
+    path = ltl.OnlineLTLPath(validation=validation, **options)
+    assert fit_path(path, ShardedTaskSet(shards(3), client)) is path
+    for _ in range(2):
+        assert np.array_equal(path.representations_, alone.representations_)
+        assert np.allclose(path.scores_, alone.scores_, rtol=1e-13)
+        assert path.n_tasks_seen_ == alone.n_tasks_seen_
+        alone.partial_fit(*TASKS[0])
+        path.partial_fit(*TASKS[0])
+
+
+RULES = [{}, {"geometry": "euclidean"}, {"geometry": "euclidean", "step": "theory"}]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_one_shard_is_a_run_like_any_other(client, rule):
+    """Merges of one way change nothing but rounding."""
+    alone = ltl.OnlineLTL(1e-2, **rule).fit(TASKS)
+    found = fit_sharded(ltl.OnlineLTL(1e-2, **rule), ShardedTaskSet(shards(1), client), every=7)
+    assert found.n_tasks_seen_ == 60
+    assert relative(found.D_, alone.D_) < 1e-12
+    assert relative(found.iterate_, alone.iterate_) < 1e-12
+    assert found.cumulative_loss_ == pytest.approx(alone.cumulative_loss_, rel=1e-12)
+    with pytest.raises(AttributeError, match="only if tasks came one after another"):
+        _ = found.regret_bound_
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_ways_side_by_side_are_merged(client, rule):
+    """As by hand: three runs from one start, and then what they say together."""
+    learner = ltl.OnlineLTL(1e-2, **rule)
+    found = fit_sharded(learner, ShardedTaskSet(shards(3), client), every=1000)
+    runs = [ltl.OnlineLTL(1e-2, **rule).fit(TASKS[20 * i : 20 * i + 20]) for i in range(3)]
+    assert relative(found.D_, np.mean([run.D_ for run in runs], axis=0)) < 1e-12
+    assert found.cumulative_loss_ == pytest.approx(sum(run.cumulative_loss_ for run in runs))
+    if rule:
+        assert relative(found.iterate_, np.mean([run.iterate_ for run in runs], axis=0)) < 1e-12
+    else:
+        records = np.concatenate([run._run.records for run in runs])
+        S = sum(run._run.state[0, 0] for run in runs)
+        norm = np.sqrt(np.sum(records["norm"] ** 2))
+        eta = 2 * np.sqrt(np.log(9)) / norm
+        assert relative(found.iterate_, ltl.reference.entropic_iterate(S, eta, 100.0)) < 1e-12
+    eigenvalues = np.linalg.eigvalsh(found.iterate_)
+    assert eigenvalues[0] >= -1e-11
+    assert eigenvalues.sum() <= 100.0 * (1 + 1e-12)
+    found.partial_fit(*TASKS[0])
+    assert found.n_tasks_seen_ == 61
+
+
+def test_shards_of_different_lengths(client):
+    parts = [partial(recipes.shard, 0, 1, n) for n in (3, 10, 25)]
+    learner = fit_sharded(ltl.OnlineLTL(1e-2), ShardedTaskSet(parts, client), every=4)
+    assert learner.n_tasks_seen_ == 38
+
+
+def test_files_are_shards(client, tmp_path):
+    X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
+    columns = {f"x{j}": X[:, j] for j in range(8)}
+    table = pyarrow.table({"task": np.repeat(np.arange(60).astype(str), 12), **columns, "y": y})
+    csv.write_csv(table.slice(0, 360), tmp_path / "a.csv")
+    parquet.write_table(table.slice(360), tmp_path / "b.parquet")
+    paths = [tmp_path / "a.csv", tmp_path / "b.parquet"]
+    tasks = ShardedTaskSet.from_files(paths, client, task="task", target="y")
+    assert repr(tasks) == "ShardedTaskSet(60 tasks, 8 features, 2 shards)"
+    model = ltl.MTL(1e-2).fit(tasks)
+    assert relative(model.D_, ltl.MTL(1e-2).fit(TASKS).D_) < 1e-12
+    assert list(model.feature_names_in_) == list(columns)
+    assert list(model.labels_[:2]) == ["0", "1"]
+    with pytest.raises(ValueError, match=r"shard 0: target must name a column of .*a.csv"):
+        ShardedTaskSet.from_files(paths, client, task="task", target="z")
+    with pytest.raises(OSError, match="shard 1: .*No such file or folder"):
+        ShardedTaskSet.from_files([paths[0], tmp_path / "c.csv"], client, task="task", target="y")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (recipes.with_nan, r"shard 1: task 2: X must hold finite numbers only, got NaN at"),
+        (recipes.of_two_widths, "shard 1: task 2: X has 9 features, but the first task is expect"),
+        (recipes.wide, "shard 1 must have the 8 features of the first, got 9"),
+        (recipes.no_tasks, "shard 1: its function must return a TaskSet, got list"),
+        (partial(ltl.TaskSet, []), "shard 1: tasks must hold at least one task"),
+    ],
+    ids=str,
+)
+def test_a_bad_shard_is_named(client, bad, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        ShardedTaskSet([*shards(1), bad], client)
+
+
+def test_a_task_that_is_too_large_is_named(client):
+    tasks = ShardedTaskSet([*shards(1), recipes.too_large], client)
+    learner = ltl.OnlineLTL().fit(TASKS)
+    before = learner.D_
+    for fit in (fit_sharded, lambda _, tasks: fit_path(ltl.OnlineLTLPath(), tasks)):
+        with pytest.raises(ValueError, match="shard 1: task 2: X and y must not be so large"):
+            fit(learner, tasks)
+    assert np.array_equal(learner.D_, before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shards": []}, "shards must hold at least one function, got none"),
+        ({"shards": [TASKS]}, "shards must be functions that return a TaskSet, got TaskSet as"),
+        ({"timeout": 0}, "timeout must be a positive finite number, got 0"),
+    ],
+)
+def test_bad_arguments(client, arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        ShardedTaskSet(**{"shards": shards(2), "client": client} | arguments)
+    tasks = ShardedTaskSet(shards(2), client)
+    with pytest.raises(ValueError, match="every must be a whole number from 1 up, got 0"):
+        fit_sharded(ltl.OnlineLTL(), tasks, every=0)
+    with pytest.raises(ValueError, match="lam must be"):
+        fit_sharded(ltl.OnlineLTL(-1), tasks)
+
+
+def after_calls(monkeypatch, n_calls, happen):
+    """Let something happen within a fit, when the objective is evaluated for the n-th time."""
+    calls, evaluate = [], ShardedObjective.value_and_gradient
+
+    def evaluated(self, D):
+        calls.append(1)
+        if len(calls) == n_calls:
+            happen()
+        return evaluate(self, D)
+
+    monkeypatch.setattr(ShardedObjective, "value_and_gradient", evaluated)
+
+
+def test_a_worker_that_is_killed_within_a_fit(client, monkeypatch):
+    """Its shards are made anew elsewhere, and the fit ends with the same result."""
+    tasks = ShardedTaskSet(shards(4), client)
+    victim = next(iter(client.run(os.getpid).values()))
+    after_calls(monkeypatch, 4, lambda: os.kill(victim, signal.SIGKILL))
+    found = ltl.BatchLTL(1e-3, tol=1e-8).fit(tasks)
+    assert not psutil.pid_exists(victim)
+    monkeypatch.undo()
+    assert relative(found.D_, ltl.BatchLTL(1e-3, tol=1e-8).fit(TASKS).D_) < 1e-12
+
+
+@pytest.fixture
+def processes():
+    """A scheduler and a worker as commands start them, and the address; no nanny revives them."""
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0"]
+    command += ["--no-dashboard", "--host", "127.0.0.1"]
+    scheduler = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    address = next(filter(None, (re.search(r"tcp://\S+", line) for line in scheduler.stderr)))[0]
+    drain = threading.Thread(target=lambda: list(scheduler.stderr), daemon=True)
+    drain.start()
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny"]
+    folder = os.path.dirname(recipes.__file__)
+    worker = subprocess.Popen(
+        [*command, "--nthreads", "1", "--no-dashboard"],
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": folder},
+    )
+    yield scheduler, address
+    for process in (worker, scheduler):
+        process.kill()
+        process.wait()
+    drain.join()
+    scheduler.stderr.close()
+
+
+def test_a_scheduler_that_is_killed_within_a_fit(processes, monkeypatch):
+    """A clear error, soon; and a warm start goes on from the last iterate."""
+    scheduler, address = processes
+    client = Client(address, timeout=30)
+    try:
+        tasks = ShardedTaskSet(shards(2), client, timeout=5)
+        learner = ltl.BatchLTL(1e-2, tol=1e-8, warm_start=True)
+        after_calls(monkeypatch, 6, scheduler.kill)
+        began = time.monotonic()
+        with pytest.raises(ConnectionError, match="client must be connected, but its scheduler at"):
+            learner.fit(tasks)
+        assert time.monotonic() - began < 30
+    finally:
+        client.close(timeout=2)
+    assert not learner.__sklearn_is_fitted__()
+    alone = ltl.BatchLTL(1e-2, tol=1e-8).fit(TASKS)
+    learner.fit(TASKS)
+    assert learner.n_iter_ < alone.n_iter_
+    assert learner.objective_ == pytest.approx(alone.objective_, rel=1e-8)
+
+
+def test_sweeps_on_a_cluster(processes, tmp_path, capsys):
+    """The same numbers as on this machine, by the same command."""
+    _, address = processes
+    table = tmp_path / "table.csv"
+    X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
+    columns = {f"x{j}": X[:, j] for j in range(8)}
+    csv.write_csv(pyarrow.table({"task": np.repeat(np.arange(60), 12), **columns, "y": y}), table)
+    command = ["compare", str(table), "--task", "task", "--target", "y", "--jobs", "2"]
+    printed = []
+    for options in (["--dask", address], []):
+        out = tmp_path / f"out{len(options)}"
+        assert cli.main([*command, "--out", str(out), *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        printed.append([re.sub(r"\s+\d+\.\d$", "", line) for line in lines[:-1]])
+    assert printed[0] == printed[1]
+    assert cli.main([*command, "--dask", "tcp://127.0.0.1:1", "--out", str(out)]) == 2
+    assert "Timed out trying to connect to tcp://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_client_that_was_closed(client):
+    tasks = ShardedTaskSet(shards(2), client)
+    with Client(client.scheduler.address) as other:
+        closed = ShardedTaskSet(shards(2), other)
+    with pytest.raises(ConnectionError, match="client must be connected"):
+        ltl.BatchLTL().fit(closed)
+    assert ltl.BatchLTL().fit(tasks).n_features_in_ == 8
