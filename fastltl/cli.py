@@ -37,7 +37,7 @@ def _seed(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
         raise argparse.ArgumentTypeError(f"wanted a whole number from 1 up, got {text!r}")
     return int(text)
 
@@ -69,10 +69,13 @@ def _folder(text: str) -> Path:
 def _checkpoint(text: str) -> Path:
     """A file that is there, or can be made in a folder that is."""
     path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"wanted a file, got the folder {text!r}")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
+    try:
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"wanted a file, got the folder {text!r}")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from error
     _folder(str(path.parent))
     return path
 
@@ -156,6 +159,7 @@ def train(options: argparse.Namespace) -> int:
     settings = training.Settings(
         options.task,
         options.target,
+        tuple(options.features) if options.features else None,
         options.lam,
         options.validation,
         not options.no_intercept,
@@ -209,7 +213,12 @@ def adapt(options: argparse.Namespace) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = training.adapt(
-            options.checkpoint, options.file, options.task, options.target, options.out
+            options.checkpoint,
+            options.file,
+            options.task,
+            options.target,
+            options.out,
+            "task" if options.allow_repeats else "error",
         )
     for warning in caught:
         print(f"Note: {warning.message}", file=sys.stderr)
@@ -370,9 +379,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--skip-bad", action="store_true", help="leave out tasks that cannot be learned from"
     )
-    command.add_argument(
-        "--allow-repeats", action="store_true", help="a task that comes back is another task"
-    )
+    _add_repeats(command)
     command.set_defaults(run=train)
 
     command = commands.add_parser(
@@ -393,6 +400,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--target", metavar="COL", help="column to predict (default: that of train)"
     )
+    _add_repeats(command)
     _add_out(command, "fastltl-adapt", "weights.csv and predictions.csv")
     command.set_defaults(run=adapt)
 
@@ -413,6 +421,12 @@ def _add_common(command: argparse.ArgumentParser, folder: str) -> None:
         help="processes (default: one for each core)",
     )
     _add_out(command, folder, "results, pictures and report.html")
+
+
+def _add_repeats(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--allow-repeats", action="store_true", help="a task that comes back is another task"
+    )
 
 
 def _add_dask(command: argparse.ArgumentParser) -> None:

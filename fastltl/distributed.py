@@ -21,7 +21,7 @@ from fastltl.objectives import MeanObjective, relative_scales
 from fastltl.path import OnlineLTLPath
 from fastltl.streams import open_stream
 from fastltl.tasks import Names, TaskSet
-from fastltl.validation import Array, check_computed, check_count, check_positive
+from fastltl.validation import Array, check_computed, check_count, check_positive, reason_of
 
 #: How many matrices one worker adds up before the sum goes on to another.
 FAN_IN = 16
@@ -72,6 +72,9 @@ class Cluster:
                 elif time.monotonic() - seen > self.timeout:
                     raise self._is_gone() from None
             except (CancelledError, CommClosedError) as error:
+                time.sleep(0.5)  # until the client, too, knows
+                if self.client.status == "running":
+                    raise RuntimeError(f"the cluster gave up: {reason_of(error)}") from error
                 raise self._is_gone() from error
 
     def total(self, futures: Sequence[Any]) -> Any:
@@ -299,9 +302,9 @@ def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
     }
     state, rows = (np.concatenate([run[name] for run in runs], 1) for name in ("state", "rows"))
     run = {"state": state, "rows": rows, "records": records, "is_merged": False}
-    with path._unchanged_on_failure():
-        path._forget()
-        path._restore({"run": run} | _features(tasks))
+    fresh = OnlineLTLPath(**path.get_params(deep=False))
+    fresh._restore({"run": run} | _features(tasks))
+    path._take_over(fresh)
     return path
 
 
@@ -356,9 +359,8 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
             ends.append(settings._new_run(tasks.n_features))
             ends[-1].restore(cluster.result(one))
         run.merge(ends)
-    with learner._unchanged_on_failure():
-        learner._forget()
-        learner._restore({"run": run.checkpoint()} | _features(tasks))
+    settings._restore({"run": run.checkpoint()} | _features(tasks))
+    learner._take_over(settings)
     return learner
 
 
@@ -403,7 +405,7 @@ def _same(value: Any) -> Any:
 def _read(
     path: str | PathLike[str], task: str | None, target: str, features: Sequence[str] | None
 ) -> TaskSet:
-    return open_stream(path, task, target, features).read()
+    return open_stream(path, task, target, features).task_set()
 
 
 def _made(i: int, shard: Shard) -> TaskSet:

@@ -14,6 +14,7 @@ from fastltl.candidates import LAMS, Halves, best_candidate, check_validation, w
 from fastltl.evaluation import METRICS, HeldOut
 from fastltl.learners.online import AVERAGINGS, OnlineLearner
 from fastltl.learners.runs import FollowedDuals, Run
+from fastltl.threads import uninterrupted
 from fastltl.validation import (
     Array,
     as_floats,
@@ -226,7 +227,8 @@ class OnlineLTLPath(OnlineLearner):
 
     def _take(self, run: Run, X: Array, y: Array) -> bool:
         self._check_now()
-        with run.lock:
+        # Some candidates would have taken the task, others not.
+        with uninterrupted(), run.lock:
             is_taken = run.learn_in_threads(X, y, check_threads(self.n_threads))
             if is_taken and "_duals" in self.__dict__:
                 self._duals.follow(run)

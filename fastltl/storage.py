@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import glob
 import hashlib
 import json
 import os
 import secrets
+import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +22,7 @@ import numpy as np
 
 from fastltl import __version__
 from fastltl.tasks import TaskSet
-from fastltl.validation import reason_of
+from fastltl.validation import check_path, reason_of
 
 #: Of checkpoints. A format once written stays readable: tests keep a sample of each.
 FORMAT = 1
@@ -41,7 +45,7 @@ def whole_file(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     Whatever happens before, a file that had the name keeps it. A process that is killed leaves
     behind what it had written, which `discard_unfinished` removes.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(check_path(path)))
     if path.exists() and not path.is_file():
         raise ValueError(f"path must be that of a file, got {path}, which is none.")
     begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -50,16 +54,20 @@ def whole_file(path: str | PathLike[str]) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
         begun.replace(path)
-    except BaseException:
+    except BaseException as error:
         begun.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names of a folder on the disk, too, where folders can be opened."""
-    if os.name == "posix":
+    """Have the names of a folder on the disk, too, where it can be opened and that be asked."""
+    with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -70,7 +78,7 @@ def _sync_folder(folder: Path) -> None:
 def discard_unfinished(path: Path) -> None:
     """Remove what processes that were killed had begun to write in place of a file."""
     path = Path(os.path.realpath(path))
-    for begun in path.parent.glob(f".{path.name}.????????.part"):
+    for begun in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
         begun.unlink(missing_ok=True)
 
 
@@ -159,11 +167,11 @@ def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
             _write_archive(file, json.dumps(header, indent=1).encode(), arrays)
             _seal(file)
     except OSError as error:
-        reason = error.strerror or str(error)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise OSError(
             error.errno,
-            f"{reason}: nothing was saved, and what was saved there before is as it was; make room "
-            "or save elsewhere",
+            f"{error.strerror or error}: nothing was saved, and what was saved there before is as "
+            f"it was{'; make room or save elsewhere' if is_full else ''}",
             os.fspath(path),
         ) from error
 
@@ -210,7 +218,7 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
 
 def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     """The checkpoint in a file, which is only read, never run; or an error that says why not."""
-    with open(path, "rb") as file:
+    with check_path(path).open("rb") as file:
         _check_seal(file, path)
         try:
             header, arrays = _read_archive(file)
@@ -273,7 +281,8 @@ def _encoded(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return float(value) if np.isfinite(value) else {"$float": str(float(value))}
     if isinstance(value, np.bool_ | np.integer):
         return value.item()
-    if isinstance(value, datetime | date):
+    # The nanoseconds of pandas would be lost.
+    if isinstance(value, datetime | date) and not getattr(value, "nanosecond", 0):
         return {f"${'datetime' if isinstance(value, datetime) else 'date'}": value.isoformat()}
     if isinstance(value, TaskSet):
         return {"$tasks": _encoded(value.__reduce__()[1], name, arrays)}

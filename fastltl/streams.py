@@ -15,20 +15,27 @@ import numpy.typing as npt
 
 from fastltl.tables import choose_features, import_arrow, kind_of_table, separator, unreadable
 from fastltl.tasks import Task, TaskSet, is_missing
-from fastltl.validation import Array, check_choice, reason_of
+from fastltl.validation import Array, check_choice, check_path, reason_of
 
 #: Bytes of a table, roughly, that are held at a time beside the task being read.
 BLOCK = 2**20
 
 REPEATS = ("error", "task")
 
+#: What a CSV file has where it has nothing.
+MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A"]
+
 
 class StreamedTask(NamedTuple):
-    """A task as it stands in a file: its label, its numbers, which may be NaN, its first row."""
+    """A task as it stands in a file: its label, its numbers, which may be NaN, its first row.
+
+    Where a target is missing nothing stands in its place; one that is NaN else is no number.
+    """
 
     label: Hashable
     X: Array
     y: Array
+    missing: npt.NDArray[np.bool_]
     row: int
 
 
@@ -39,6 +46,7 @@ class Block(NamedTuple):
     labels: list[Hashable]
     X: Array
     y: Array
+    missing: npt.NDArray[np.bool_]
 
 
 def open_stream(
@@ -51,8 +59,8 @@ def open_stream(
     """A stream of the tasks in a file or folder, for `fit`, or `partial_fit` in a loop.
 
     Rows of a task follow one another. However large the file, memory is bounded by the largest
-    task, or a few megabytes, and 16 bytes for each task that came, by which one that comes back
-    is known.
+    task (in a folder by the largest file), a few megabytes, and some 20 bytes for each task that
+    came, by which one that comes back is known.
 
     Parameters
     ----------
@@ -88,7 +96,7 @@ def open_stream(
     >>> sizes, learner.n_tasks_seen_, list(learner.get_feature_names_out())
     ([2, 1], 2, ['onlineltl0'])
     """
-    path = Path(path)
+    path = check_path(path)
     check_choice(repeats, "repeats", REPEATS)
     if path.is_dir():
         return TaskStream(_Folder(path, task, target, features), repeats)
@@ -111,6 +119,11 @@ class TaskStream:
         self._source = source
         self._repeats = repeats
 
+    @property
+    def path(self) -> Path:
+        """Where the file or folder is."""
+        return self._source.path.resolve()
+
     def __repr__(self) -> str:
         return f"TaskStream({str(self._source.path)!r}, {self.n_features} features)"
 
@@ -127,7 +140,7 @@ class TaskStream:
     def __iter__(self) -> Iterator[Task]:
         return (self.check(task) for task in self.tasks())
 
-    def read(self) -> TaskSet:
+    def task_set(self) -> TaskSet:
         """All the tasks at once, for who has the memory."""
         streamed = list(self.tasks())
         tasks = TaskSet([self.check(task) for task in streamed], [task.label for task in streamed])
@@ -142,7 +155,8 @@ class TaskStream:
                 what = "no number" if np.isnan(array[i, j]) else str(array[i, j])
                 raise ValueError(
                     f"task {task.label!r}: column {columns[j]!r} must hold finite numbers, got "
-                    f"{what} in row {task.row + i} of {self._source.path}."
+                    f"{what} in row {task.row + i} of {self._source.path}; mend it, or leave the "
+                    "column out of features."
                 )
         return task.X, task.y
 
@@ -150,7 +164,7 @@ class TaskStream:
         """The tasks with their labels, as they stand in the file: a number may be missing."""
         seen, row = _Labels(), 1
         label: Hashable = None
-        begun: list[tuple[Array, Array]] = []
+        begun: list[tuple[Any, ...]] = []
         for block in self._source.blocks():
             edges = [0, *(np.flatnonzero(np.diff(block.codes)) + 1).tolist(), len(block.codes)]
             for lo, hi in pairwise(edges):
@@ -162,25 +176,26 @@ class TaskStream:
                         yield self._joined(label, begun, row + lo)
                     self._check_label(latest, seen, row + lo)
                     label, begun = latest, []
-                begun.append((block.X[lo:hi], block.y[lo:hi]))
+                begun.append((block.X[lo:hi], block.y[lo:hi], block.missing[lo:hi]))
             row += len(block.codes)
         if row == 1:
             raise ValueError(f"{self._source.path} must have rows, got none.")
         yield self._joined(label, begun, row)
 
-    def _joined(self, label: Hashable, pieces: list[tuple[Array, Array]], end: int) -> StreamedTask:
+    def _joined(self, label: Hashable, pieces: list[tuple[Any, ...]], end: int) -> StreamedTask:
         """A task of rows that end before a row of the file, in arrays of its own."""
-        X, y = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-        return StreamedTask(label, X, y, end - len(y))
+        X, y, missing = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+        return StreamedTask(label, X, y, missing, end - len(y))
 
     def _check_label(self, label: Hashable, seen: _Labels, row: int) -> None:
         path = self._source.path
-        if is_missing(label):
+        if is_missing(label) or label == "":
             raise ValueError(f"task must be named in every row of {path}, got none in row {row}.")
         if self._repeats == "error" and not seen.add(label):
             raise ValueError(
                 f"task {label!r} must stay in one piece, got it again in row {row} of {path}: sort "
-                "the rows by task, or take it for a second task with repeats='task'."
+                "the rows by task, or take it for a second task with repeats='task' (in commands "
+                "--allow-repeats)."
             )
 
 
@@ -227,11 +242,11 @@ class _Table(_Source):
     kind: str
 
     def __init__(self, path: Path, task: str, target: str, features: Sequence[str] | None) -> None:
-        self._pyarrow, self._csv, self._parquet = import_arrow()
         self.path, self.task, self.target = path, task, target
+        pyarrow, _, _ = import_arrow()
         try:
             names = self._column_names()
-        except (self._pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise unreadable(path, self.kind, error) from error
         self.feature_names = choose_features(names, path, task, target, features)
         self.columns = [task, target, *self.feature_names]
@@ -242,24 +257,27 @@ class _Table(_Source):
         return max(1, BLOCK // (8 * len(self.columns)))
 
     def blocks(self) -> Iterator[Block]:
+        pyarrow, _, _ = import_arrow()
         try:
             for batch in self._batches():
                 yield self._block(batch)
-        except (self._pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise unreadable(self.path, self.kind, error) from error
 
     def _block(self, batch: Any) -> Block:
         batch.validate(full=True)  # text may be no UTF-8
         labels = batch.column(self.task)
-        if self._pyarrow.types.is_dictionary(labels.type):
+        if hasattr(labels, "dictionary_decode"):
             labels = labels.dictionary_decode()
         labels = labels.dictionary_encode("encode")
-        columns = [self._floats(batch, name) for name in (*self.feature_names, self.target)]
+        columns = [self._floats(batch.column(name), name) for name in self.feature_names]
+        target = batch.column(self.target)
         return Block(
             labels.indices.to_numpy(zero_copy_only=False).astype(np.int64),
             labels.dictionary.to_pylist(),
-            np.stack(columns[:-1], axis=1),
-            columns[-1],
+            np.stack(columns, axis=1),
+            self._floats(target, self.target),
+            self._is_missing(target).to_numpy(zero_copy_only=False),
         )
 
     @abstractmethod
@@ -271,8 +289,12 @@ class _Table(_Source):
         """Record batches with the columns that are wanted."""
 
     @abstractmethod
-    def _floats(self, batch: Any, name: str) -> Array:
+    def _floats(self, column: Any, name: str) -> Array:
         """A column of numbers, NaN where there is none."""
+
+    @abstractmethod
+    def _is_missing(self, column: Any) -> Any:
+        """Where a column has nothing at all."""
 
 
 class _Parquet(_Table):
@@ -280,7 +302,8 @@ class _Parquet(_Table):
 
     def _file(self) -> Any:
         # Read as a stream, not a whole row group ahead.
-        return self._parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20)
+        _, _, parquet = import_arrow()
+        return parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20)
 
     def _column_names(self) -> list[str]:
         with self._file() as file:
@@ -291,8 +314,12 @@ class _Parquet(_Table):
         with self._file() as file:
             yield from file.iter_batches(self.n_rows, columns=self.columns, use_threads=False)
 
-    def _floats(self, batch: Any, name: str) -> Array:
-        column, types = batch.column(name), self._pyarrow.types
+    def _is_missing(self, column: Any) -> Any:
+        return column.is_null(nan_is_null=True)
+
+    def _floats(self, column: Any, name: str) -> Array:
+        from pyarrow import types
+
         kind = column.type
         if not (types.is_decimal(kind) or types.is_integer(kind) or types.is_floating(kind)):
             if not types.is_boolean(kind):
@@ -310,7 +337,7 @@ class _CSV(_Table):
 
     def _reader(self, columns: list[str] | None) -> Any:
         """Columns as text: what a number is must not depend on the rows that come first."""
-        csv, text = self._csv, self._pyarrow.string()
+        pyarrow, csv, _ = import_arrow()
         with self.path.open("rb") as file:
             header = file.read(2**20)
         return csv.open_csv(
@@ -318,11 +345,10 @@ class _CSV(_Table):
             read_options=csv.ReadOptions(
                 use_threads=False, block_size=max(BLOCK, 64 * len(header.partition(b"\n")[0]))
             ),
-            parse_options=csv.ParseOptions(delimiter=separator(header)),
+            parse_options=csv.ParseOptions(delimiter=separator(header), newlines_in_values=True),
             convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(columns or [], text),
+                column_types=dict.fromkeys(columns or [], pyarrow.string()),
                 include_columns=columns,
-                strings_can_be_null=True,
             ),
         )
 
@@ -335,21 +361,28 @@ class _CSV(_Table):
         with self._reader(self.columns) as reader:
             yield from reader
 
-    def _floats(self, batch: Any, name: str) -> Array:
+    def _is_missing(self, column: Any) -> Any:
+        import pyarrow
         from pyarrow import compute
 
-        text = compute.utf8_trim_whitespace(batch.column(name))
+        return compute.is_in(compute.utf8_trim_whitespace(column), value_set=pyarrow.array(MISSING))
+
+    def _floats(self, column: Any, name: str) -> Array:
+        import pyarrow
+        from pyarrow import compute
+
+        text = compute.utf8_trim_whitespace(column)
         try:
             values: Array = text.cast("float64").to_numpy(zero_copy_only=False)
-        except self._pyarrow.ArrowInvalid:
+        except pyarrow.ArrowInvalid:
             values = np.array([_number(one) for one in text.to_pylist()])
         return values
 
 
-def _number(text: str | None) -> float:
+def _number(text: str) -> float:
     """The number that a text is, or NaN."""
     try:
-        return float(text or "nan")
+        return np.nan if "_" in text else float(text)
     except ValueError:
         return np.nan
 
@@ -373,14 +406,16 @@ class _Folder(_Source):
             shape = arrays[name].shape
             wide = [f"{name}{j}" for j in range(shape[1])] if len(shape) == 2 else [name]
             self.feature_names += wide
+        if len(set(self.feature_names)) < self.n_features:
+            shown = ", ".join(self.feature_names)
+            raise ValueError(f"{path} must name features apart, got {shown}.")
 
     def _read(self, file: Path) -> dict[str, Any]:
-        with file.open("rb") as content:
-            try:
-                with np.load(content, allow_pickle=False) as archive:
-                    return {name: archive[name] for name in archive.files}
-            except Exception as error:  # NumPy and zipfile raise all kinds
-                raise ValueError(f"{file} cannot be read as .npz ({reason_of(error)}).") from error
+        try:
+            with file.open("rb") as content, np.load(content, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except Exception as error:  # NumPy and zipfile raise all kinds
+            raise ValueError(f"{file} cannot be read as .npz ({reason_of(error)}).") from error
 
     def blocks(self) -> Iterator[Block]:
         for file in self.files:
@@ -390,15 +425,19 @@ class _Folder(_Source):
                     raise ValueError(f"{file} must hold an array {name!r}, got none.")
             y = self._floats(file, arrays, self.target)
             columns = [self._floats(file, arrays, name) for name in self.features]
-            if y.ndim != 1 or any(len(column) != len(y) for column in columns):
-                raise ValueError(f"{file} must hold arrays with a row for each target, got others.")
+            shapes = ", ".join(str(arrays[name].shape) for name in (self.target, *self.features))
+            if y.ndim != 1 or len(y) == 0 or any(len(column) != len(y) for column in columns):
+                raise ValueError(
+                    f"{file} must hold targets, and arrays with a row for each, got the shapes "
+                    f"{shapes}."
+                )
             X = np.column_stack(columns)
             if X.shape[1] != self.n_features:
                 raise ValueError(
                     f"{file} must hold the {self.n_features} features of {self.files[0].name}, "
                     f"got {X.shape[1]}."
                 )
-            yield Block(*self._labels(file, arrays, len(y)), X, y)
+            yield Block(*self._labels(file, arrays, len(y)), X, y, np.isnan(y))
 
     def _floats(self, file: Path, arrays: dict[str, Any], name: str) -> Array:
         array = arrays[name]

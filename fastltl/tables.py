@@ -100,7 +100,7 @@ def _read(path: Path) -> Any:
             return table
         return csv.read_csv(
             pyarrow.BufferReader(content),
-            parse_options=csv.ParseOptions(delimiter=separator(content)),
+            parse_options=csv.ParseOptions(delimiter=separator(content), newlines_in_values=True),
             convert_options=csv.ConvertOptions(strings_can_be_null=True),
         )
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:

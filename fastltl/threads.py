@@ -1,6 +1,7 @@
 """Threads: one for BLAS, whose own could change the bits or fight ours, and a pool of ours."""
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -87,16 +88,17 @@ def held_at_fork(locks: Callable[[], Iterable[Any]]) -> None:
 
     So a child has what they guard whole, and no lock whose holder stayed with the parent.
     """
-    held: list[Any] = []
+    mine = threading.local()  # several threads may fork at a time
 
     def acquire() -> None:
+        mine.held = []
         for lock in locks():
             lock.acquire()
-            held.append(lock)
+            mine.held.append(lock)
 
     def release() -> None:
-        while held:
-            held.pop().release()
+        while mine.held:
+            mine.held.pop().release()
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)
@@ -109,6 +111,23 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=_hold.after_fork_in_parent,
         after_in_child=_hold.after_fork_in_child,
     )
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let a Ctrl-C wait until what is begun is complete."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield  # interruptions come to the main thread only, from a handler
+        return
+    asked: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: asked.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if asked:
+            before(*asked[-1])
 
 
 @contextmanager

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fastltl.checkpoints import restored
+from fastltl.evaluation import evaluate
 from fastltl.learners.base import RepresentationLearner
 from fastltl.learners.ridge import RepresentationRidge
 from fastltl.path import OnlineLTLPath
@@ -34,8 +36,9 @@ class Settings:
 
     task: str | None
     target: str
+    features: tuple[str, ...] | None
     lam: float | None
-    n_validation: int
+    validation: int
     fit_intercept: bool
 
 
@@ -52,8 +55,10 @@ class Training:
         self.stream, self.path, self.settings = stream, path, settings
         self.leave_out_bad = leave_out_bad
         self.n_read = self.n_left_out = self.n_saved = 0
-        self.latest: Hashable = None
+        self._digest = hashlib.blake2b(digest_size=16)  # of all that was read
         self._tasks = stream.tasks()
+        if path.suffix == ".npz" and stream.path == path.resolve().parent:
+            raise ValueError(f"checkpoint must not be a file of the stream's folder, got {path}.")
         discard_unfinished(path)
         self.learner = self._resumed() if path.exists() else self._new_learner()
 
@@ -64,7 +69,7 @@ class Training:
 
     def _new_learner(self) -> OnlineLTLPath:
         """All candidates before the first task, with tasks to choose among them by."""
-        wanted, kept = self.settings.n_validation, []
+        wanted, kept = self.settings.validation, []
         for task in islice(self._tasks, wanted):
             try:
                 kept.append(self.stream.check(task))
@@ -79,9 +84,16 @@ class Training:
                 f"the first {wanted} tasks, kept to validate on, must have two samples or more, "
                 f"got none that has among {self.n_read}."
             )
+        validation = TaskSet(usable).split_samples(0.5, random_state=0)
+        try:
+            evaluate(
+                np.eye(self.stream.n_features), *validation, "mse", self.settings.fit_intercept
+            )
+        except ValueError as error:
+            raise ValueError(f"the first {wanted} tasks, kept to validate on: {error}") from error
         return OnlineLTLPath(
             lams=None if self.settings.lam is None else [self.settings.lam],
-            validation=TaskSet(usable).split_samples(0.5, random_state=0),
+            validation=validation,
             fit_intercept=self.settings.fit_intercept,
         )
 
@@ -104,11 +116,10 @@ class Training:
             )
         for task in islice(self._tasks, position["n_tasks_read"]):
             self._pass(task)
-        if (self.n_read, self.latest) != (position["n_tasks_read"], position["latest"]):
+        if self._digest.hexdigest() != position["digest"]:
             raise ValueError(
-                f"the stream must be the one that {self.path} comes from, with task number "
-                f"{position['n_tasks_read']} named {position['latest']!r}, got {self.latest!r} as "
-                f"number {self.n_read}."
+                f"the stream must be the one that {self.path} comes from, with more tasks at its "
+                f"end: the {position['n_tasks_read']} tasks that were read then are others now."
             )
         self.n_left_out, self.n_saved = position["n_left_out"], self.n_read
         return learner
@@ -140,7 +151,9 @@ class Training:
 
     def _learn(self, task: StreamedTask, bar: tqdm[Any]) -> None:
         try:
-            self.learner.partial_fit(*self.stream.check(task))
+            X, y = self.stream.check(task)
+            with naming(task):
+                self.learner.partial_fit(X, y)
         except ValueError as error:
             if not self.leave_out_bad:
                 raise
@@ -154,7 +167,9 @@ class Training:
 
     def _pass(self, task: StreamedTask) -> None:
         """Stand behind a task."""
-        self.n_read, self.latest = self.n_read + 1, task.label
+        self.n_read += 1
+        for part in (repr(task.label).encode(), task.X.data, task.y.data):
+            self._digest.update(part)
 
     def save(self) -> None:
         """Write the checkpoint, if there is anything new to keep."""
@@ -163,7 +178,7 @@ class Training:
         position = {
             "n_tasks_read": self.n_read,
             "n_left_out": self.n_left_out,
-            "latest": self.latest,
+            "digest": self._digest.hexdigest(),
             "settings": asdict(self.settings),
         }
         write_checkpoint(self.path, self.learner._checkpoint(position))
@@ -203,7 +218,14 @@ class Adapted(NamedTuple):
     n_predicted: int
 
 
-def adapt(checkpoint: Path, file: Path, task: str | None, target: str | None, out: Path) -> Adapted:
+def adapt(
+    checkpoint: Path,
+    file: Path,
+    task: str | None,
+    target: str | None,
+    out: Path,
+    repeats: str = "error",
+) -> Adapted:
     """Fit the tasks of a file with what a checkpoint has learned.
 
     A task is fitted to its rows that have a target; all its rows are predicted. The checkpoint
@@ -211,20 +233,26 @@ def adapt(checkpoint: Path, file: Path, task: str | None, target: str | None, ou
     """
     saved = read_checkpoint(checkpoint)
     learner, settings = restored(saved, checkpoint), saved.position.get("settings", {})
-    if not isinstance(learner, RepresentationLearner):
-        raise ValueError(f"{checkpoint} must hold a learner, got a {type(learner).__name__}.")
-    target = target or settings.get("target")
+    if not isinstance(learner, RepresentationLearner) or not learner.__sklearn_is_fitted__():
+        raise ValueError(f"{checkpoint} must hold a learner that has learned, got {learner}.")
+    task = settings.get("task") if task is None else task
+    target = settings.get("target") if target is None else target
     if target is None:
         raise ValueError(f"target must name a column of {file}, got none.")
+    # The columns of a table may stand in another order, arrays have features without names.
     names = learner.__dict__.get("feature_names_in_")
-    stream = open_stream(file, task or settings.get("task"), target, names)
-    if stream.n_features != learner.n_features_in_:
+    features = settings.get("features") if file.is_dir() else names
+    stream = open_stream(file, task, target, features, repeats)
+    agree = names is None or stream.feature_names == tuple(names)
+    if stream.n_features != learner.n_features_in_ or not agree:
         raise ValueError(
             f"{file} must have the {learner.n_features_in_} features of {checkpoint}, got "
-            f"{stream.n_features}."
+            f"{', '.join(stream.feature_names)}."
         )
     model = RepresentationRidge(learner.D_, fit_intercept=learner.fit_intercept)
     adapted = Adapted(out / "weights.csv", out / "predictions.csv", 0, 0, 0)
+    if file.resolve() in (path.resolve() for path in adapted[:2]):
+        raise ValueError(f"out must be another folder than that of {file}, got {out}.")
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
         weights, predictions = (files.enter_context(_table(path)) for path in adapted[:2])
@@ -249,15 +277,22 @@ def _fit_and_predict(
     model: RepresentationRidge, stream: TaskStream, task: StreamedTask
 ) -> tuple[int, list[float]]:
     """Fit the rows of a task that have a target; how many they are, and predictions for all."""
-    known = ~np.isnan(task.y)
+    known = ~task.missing
     stream.check(task._replace(y=np.where(known, task.y, 0.0)))
     if not known.any():
         raise ValueError(f"task {task.label!r} must have a row with a target, got none.")
-    try:
+    with naming(task):
         predictions = model.fit(task.X[known], task.y[known]).predict(task.X)
+    return int(known.sum()), predictions.tolist()
+
+
+@contextmanager
+def naming(task: StreamedTask) -> Iterator[None]:
+    """Have an error say which task it is about."""
+    try:
+        yield
     except ValueError as error:
         raise ValueError(f"task {task.label!r}: {error}") from error
-    return int(known.sum()), predictions.tolist()
 
 
 @contextmanager

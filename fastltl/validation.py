@@ -258,9 +258,12 @@ def check_flag(value: Any, name: str) -> bool:
 def check_path(path: Any) -> Path:
     """The name of a file."""
     try:
-        return Path(path)
+        named = Path(path)
     except TypeError:
         raise TypeError(f"path must name a file, got {path!r}.") from None
+    if not str(path):
+        raise ValueError("path must name a file, got ''.")
+    return named
 
 
 def check_generator(random_state: Any) -> np.random.Generator:

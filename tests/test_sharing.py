@@ -19,7 +19,6 @@ from joblib import Parallel, delayed
 from sklearn.base import clone
 
 import fastltl as ltl
-from fastltl.threads import in_pieces
 
 pytestmark = pytest.mark.slow
 
@@ -149,55 +148,107 @@ def test_joblib(learner, backend):
     assert {one.D_.tobytes() for one in found} == {fit(learner).D_.tobytes()}
 
 
-class Interrupted(Exception):  # noqa: N818
+class Interrupted(BaseException):
     """Stands in for KeyboardInterrupt, which would end the tests if it came too late."""
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_an_interrupted_path_has_taken_a_task_with_all_candidates_or_none(n_threads):
-    """A timer interrupts wherever the call may be, hundreds of times."""
-    path = ltl.OnlineLTLPath(np.logspace(-4, 2, 40), geometry="euclidean", n_threads=n_threads)
-    tasks = list(ltl.datasets.make_environment(40, random_state=0).tasks(3, n_samples=30))
-    path.partial_fit(*tasks[0])
+@pytest.mark.parametrize("options", [{}, {"geometry": "euclidean", "step": "theory"}], ids=str)
+def test_an_interrupted_path_has_taken_a_task_with_all_candidates_or_none(n_threads, options):
+    """Ctrl-C wherever a call may be, hundreds of times; then as if nothing had happened."""
+    environment = ltl.datasets.make_environment(40, random_state=0)
+    validation = environment.tasks(3, n_samples=20).split_samples(0.5, random_state=0)
+    tasks = list(environment.tasks(20, n_samples=30))
+    options = {"lams": np.logspace(-4, 2, 40), "validation": validation, **options}
+    path = ltl.OnlineLTLPath(n_threads=n_threads, score_every=1, **options)
+    replay = ltl.OnlineLTLPath(score_every=1, **options)
+    for one in (path, replay):
+        one.partial_fit(*tasks[0])
     chance, n_interrupted = random.Random(0), 0
 
-    def interrupt(number, frame):
+    def interrupt(*_):
         raise Interrupted
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        for _ in range(300):
+        for i in range(300):
             try:
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 6e-3))
-                path.partial_fit(*tasks[1])
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 8e-3))
+                path.partial_fit(*tasks[i % 20])
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupted:
                 n_interrupted += 1
-            n_tasks = path._run.records["n_tasks"]
-            assert (n_tasks == n_tasks[0]).all()
+            if path.n_tasks_seen_ > replay.n_tasks_seen_:
+                replay.partial_fit(*tasks[i % 20])
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, before)
     assert n_interrupted > 10
-    path.partial_fit(*tasks[2])
+    assert path.n_tasks_seen_ == replay.n_tasks_seen_
+    assert np.array_equal(path._run.records["n_tasks"], replay._run.records["n_tasks"])
+    assert np.array_equal(path.representations_, replay.representations_)
+    assert np.array_equal(path.scores_, replay.scores_)
 
 
-def test_candidates_that_an_interruption_left_behind_catch_up(monkeypatch):
-    """As above, at a moment that is known: when a third of the candidates have stepped."""
-    wanted, path = (clone(LEARNERS["path"]).fit(TASKS[:5]) for _ in range(2))
+def test_threads_that_fork_at_the_same_time():
+    """While others begin, copy and drop learners: no lock is left behind."""
+    learner, ended, errors = ltl.OnlineLTL().partial_fit(*TASKS[0]), threading.Event(), []
 
-    def interrupted(kernel, n_items, n_threads, cost, *arguments):
-        if arguments[-1]:  # steps are being taken
-            kernel(*arguments, 0, 1)
-            raise KeyboardInterrupt
-        return in_pieces(kernel, n_items, n_threads, cost, *arguments)
+    def fork():
+        for _ in range(40):
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
 
-    monkeypatch.setattr("fastltl.learners.runs.in_pieces", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        path.partial_fit(*TASKS[5])
-    monkeypatch.undo()
-    wanted.partial_fit(*TASKS[5])
-    assert np.array_equal(path.representations_, wanted.representations_)
+    def copies():
+        while not ended.is_set():
+            pickle.loads(pickle.dumps(learner)).partial_fit(*TASKS[1])
+            ltl.OnlineLTL().partial_fit(*TASKS[0])
+
+    before, sys.unraisablehook = sys.unraisablehook, errors.append
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with warnings.catch_warnings(), ThreadPoolExecutor(4) as pool:
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+            others = [pool.submit(copies) for _ in range(2)]
+            forks = [pool.submit(fork) for _ in range(2)]
+            for one in forks:
+                one.result(timeout=60)
+            ended.set()
+            for one in others:
+                one.result(timeout=60)
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval)
+        sys.unraisablehook = before
+    assert errors == []
+    learner.partial_fit(*TASKS[0])
+
+
+def test_a_learner_that_is_fitted_anew_is_there_all_the_time(learner, tmp_path):
+    """Readers and savers in other threads find what was learned before, until there is more."""
+    learner.fit(TASKS[:30])
+    ended = threading.Event()
+
+    def read():
+        while not ended.is_set():
+            assert learner.D_.shape == (12, 12)
+            learner.save(tmp_path / f"{threading.get_ident()}.npz")
+            assert pickle.loads(pickle.dumps(learner)).n_tasks_seen_ == 30
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        for _ in range(10):
+            learner.fit(TASKS[:30])
+        ended.set()
+        for reader in readers:
+            reader.result()
+    for path in tmp_path.iterdir():
+        assert ltl.load(path).n_tasks_seen_ == 30
 
 
 COUNT = """

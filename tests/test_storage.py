@@ -372,11 +372,35 @@ def test_only_files_are_replaced(tmp_path):
             ONLINE["entropic"].save(other)
 
 
-def test_what_a_killed_process_had_begun_is_removed(tmp_path, path):
-    (tmp_path / ".learner.npz.0a1b2c3d.part").write_bytes(b"begun")
-    (tmp_path / ".other.npz.0a1b2c3d.part").write_bytes(b"begun")
-    storage.discard_unfinished(path)
-    assert [file.name for file in tmp_path.iterdir()] == [".other.npz.0a1b2c3d.part"]
+@pytest.mark.parametrize("name", ["learner", "run[1]"])
+def test_what_a_killed_process_had_begun_is_removed(tmp_path, name):
+    (tmp_path / f".{name}.npz.0a1b2c3d.part").write_bytes(b"begun")
+    (tmp_path / ".run1.npz.0a1b2c3d.part").write_bytes(b"begun")
+    storage.discard_unfinished(tmp_path / f"{name}.npz")
+    assert [file.name for file in tmp_path.iterdir()] == [".run1.npz.0a1b2c3d.part"]
+
+
+def test_a_file_keeps_its_permissions(path):
+    ONLINE["entropic"].save(path)
+    path.chmod(0o640)
+    ONLINE["entropic"].save(path)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    message = "No such file or directory: nothing was saved, .* is as it was: "
+    with pytest.raises(FileNotFoundError, match=message):
+        ONLINE["entropic"].save(tmp_path / "none" / "learner.npz")
+
+
+def test_nanoseconds_are_not_dropped(path):
+    pandas = pytest.importorskip("pandas")
+    days = [pandas.Timestamp("2020-01-01"), pandas.Timestamp("2020-01-02")]
+    ltl.MTL(0.1).fit(ltl.TaskSet(list(TASKS[:2]), days)).save(path)
+    assert ltl.load(path).predict(TASKS[0][0], days[:1] * 3).shape == (3,)
+    days[1] += pandas.Timedelta(1, "ns")
+    with pytest.raises(TypeError, match=r"labels_ must be made of .* got Timestamp"):
+        ltl.MTL(0.1).fit(ltl.TaskSet(list(TASKS[:2]), days)).save(path)
 
 
 SAVES_TWICE = """

@@ -3,8 +3,10 @@
 import datetime
 import decimal
 import os
+import pickle
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -250,8 +252,12 @@ GOOD = {"X": np.ones((2, 2)), "y": np.ones(2), "t": np.array(["a", "a"])}
     ("second", "message"),
     [
         ({"X": np.ones((2, 3))}, r"2.npz must hold the 2 features of 1.npz, got 3"),
-        ({"X": np.ones((3, 2))}, "2.npz must hold arrays with a row for each target"),
-        ({"y": np.ones((2, 1))}, "2.npz must hold arrays with a row for each target"),
+        ({"X": np.ones((3, 2))}, r"2.npz must hold targets, and .* the shapes \(2,\), \(3, 2\)"),
+        ({"y": np.ones((2, 1))}, r"2.npz must hold targets, and .* the shapes \(2, 1\), \(2, 2\)"),
+        (
+            {"X": np.ones((0, 2)), "y": np.ones(0)},
+            r"2.npz must hold targets, and arrays with a row",
+        ),
         ({"y": np.array(["a", "b"])}, "2.npz: array 'y' must hold numbers in .*, got <U1"),
         ({"X": np.ones((1, 2, 2))}, r"array 'X' must hold numbers in .*of shape \(1, 2, 2\)"),
         ({"X": np.array([[1], [None]])}, "2.npz cannot be read as .npz .*allow_pickle"),
@@ -263,6 +269,52 @@ def test_a_file_of_a_folder_that_does_not_fit_is_named(tmp_path, second, message
     np.savez(tmp_path / "2.npz", **GOOD | second)
     with pytest.raises(ValueError, match=message):
         list(ltl.open_stream(tmp_path, task="t"))
+
+
+def test_quoted_line_ends_and_labels_that_look_like_nothing(tmp_path, monkeypatch):
+    """Whatever the size of the blocks; NA is Namibia."""
+    monkeypatch.setattr(streams, "BLOCK", 256)
+    path = tmp_path / "table.csv"
+    rows = [f'"NA",{i},"two\nlines",{i}' for i in range(200)]
+    path.write_text("\n".join(["task,a,note,y", *rows, "NA ,1_000,x,1"]))
+    stream = ltl.open_stream(path, task="task", target="y", features=["a"])
+    first, second = stream.tasks()
+    assert (first.label, len(first.y)) == ("NA", 200)
+    assert np.isnan(second.X).all()
+
+
+def test_a_missing_target_is_not_one_that_is_no_number(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("task,a,y\nt,1,\nt,1,NA\nt,1,oops\nt,1,3\n")
+    (task,) = ltl.open_stream(path, task="task", target="y").tasks()
+    assert task.missing.tolist() == [True, True, False, False]
+    assert np.isnan(task.y).tolist() == [True, True, True, False]
+
+
+def test_streams_can_be_pickled_and_read_whole(written):
+    stream = pickle.loads(pickle.dumps(written(table_of(TASKS))))
+    tasks = stream.task_set()
+    assert tasks.feature_names == NAMES
+    assert list(tasks.labels) == [f"task {i}" for i in range(30)]
+    assert all(np.array_equal(X, W) for (X, _), (W, _) in zip(tasks, TASKS, strict=True))
+    model = ltl.MTL().fit(stream)
+    assert list(model.feature_names_in_) == [*NAMES]
+    assert model.predict(TASKS[3][0], ["task 3"] * len(TASKS[3][1])).shape == TASKS[3][1].shape
+
+
+def test_features_of_one_name_are_told_apart(tmp_path):
+    np.savez(tmp_path / "1.npz", X=np.ones((2, 2)), X0=np.ones(2), y=np.ones(2))
+    with pytest.raises(ValueError, match="must name features apart, got X0, X1, X0"):
+        ltl.open_stream(tmp_path)
+
+
+@pytest.mark.parametrize("path", [None, 5, b"table.csv"])
+def test_what_is_no_path_is_named(path):
+    for call in (partial(ltl.open_stream, task="t"), ltl.load, ltl.OnlineLTL().save):
+        with pytest.raises(TypeError, match="path must name a file, got"):
+            call(path)
+        with pytest.raises(ValueError, match="path must name a file, got ''"):
+            call("")
 
 
 def test_folders_that_are_no_streams(tmp_path):

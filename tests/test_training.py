@@ -12,7 +12,9 @@ import warnings
 from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import fastltl as ltl
 from fastltl import cli, storage, training
@@ -99,7 +101,8 @@ def test_a_bad_task_costs_nothing_that_was_learned(tmp_path, capsys):
     path, checkpoint = bad_table(tmp_path), tmp_path / "c.npz"
     message = (
         f"fastltl train: task 's60': column 'b' must hold finite numbers, got no number in row 303 "
-        f"of {path}. {checkpoint} has what was learned before it."
+        f"of {path}; mend it, or leave the column out of features. {checkpoint} has what was "
+        "learned before it."
     )
     for _ in range(2):
         assert cli.main(train(path, checkpoint)) == 2
@@ -114,7 +117,7 @@ def test_bad_tasks_can_be_left_out(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "Learned from 128 tasks, 2 left out; validation" in out
     assert "left out: task 's60': column 'b' must hold finite numbers" in err
-    assert "left out: X and y must not be so large" in err
+    assert "left out: task 's80': X and y must not be so large" in err
     trained(write_table(tmp_path / "good.csv", good), tmp_path / "good.npz")
     found, wanted = ltl.load(tmp_path / "c.npz"), ltl.load(tmp_path / "good.npz")
     assert np.array_equal(found.representations_, wanted.representations_)
@@ -124,9 +127,10 @@ def test_bad_tasks_can_be_left_out(tmp_path, capsys):
     ("options", "message"),
     [
         (["--lam", "0.1"], r"lam must be None, which .*c.npz was begun with, got 0.1"),
-        (["--validation", "5"], r"n_validation must be 20, .* got 5"),
+        (["--validation", "5"], r"validation must be 20, .* got 5"),
+        (["--validation", "9" * 30], "wanted a whole number from 1 up, got '999"),
         (["--no-intercept"], r"fit_intercept must be True, .* got False"),
-        (["--features", "a"], r"features must be those of .*c.npz \(a, b, c, d\), got a"),
+        (["--features", "a"], r"features must be None, which .*c.npz was begun with, got \('a',\)"),
         (["--every", "0"], "wanted a whole number from 1 up, got '0'"),
         (["--lam", "nan"], "wanted a positive number, got 'nan'"),
         (["--target", "store"], "task, target, features and drop must differ, got 'store' twice"),
@@ -152,12 +156,11 @@ def test_what_does_not_fit_is_said_in_a_line(table, tmp_path, capsys, options, m
 def test_a_stream_must_be_that_of_the_checkpoint(table, tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
     trained(table, checkpoint)
-    for tasks, first, got in (
-        (TASKS[:50], 0, "'s49' as number 50"),
-        (TASKS, 1, "'s150' as number 150"),
-    ):
+    longer = [*TASKS[:-1], tuple(np.concatenate([part, part]) for part in TASKS[-1])]
+    changed = [(X, y + (i == 3)) for i, (X, y) in enumerate(TASKS)]
+    for tasks, first in ((TASKS[:50], 0), (TASKS, 1), (longer, 0), (changed, 0)):
         assert cli.main(train(write_table(table, tasks, first), checkpoint)) == 2
-        assert f"task number 150 named 's149', got {got}" in capsys.readouterr().err
+        assert "the 150 tasks that were read then are others now" in capsys.readouterr().err
     ltl.OnlineLTL().fit(TASKS).save(checkpoint)
     assert cli.main(train(write_table(table, TASKS), checkpoint)) == 2
     assert "must be a checkpoint of fastltl train, got another" in capsys.readouterr().err
@@ -345,8 +348,84 @@ def test_tasks_that_cannot_be_adapted_to(table, tmp_path, capsys, content, messa
     assert not out.exists() or list(out.iterdir()) == []
 
 
-def test_a_model_of_one_task_adapts_to_nothing(tmp_path, capsys):
-    ltl.RepresentationRidge().fit(*TASKS[0]).save(tmp_path / "c.npz")
+@pytest.mark.parametrize("learner", [ltl.RepresentationRidge(), ltl.BatchLTL(), ltl.OnlineLTL()])
+def test_what_has_learned_nothing_adapts_to_nothing(tmp_path, capsys, learner):
+    learner.save(tmp_path / "c.npz")
     table = write_table(tmp_path / "new.csv", TASKS[:2])
     assert cli.main(["adapt", str(tmp_path / "c.npz"), str(table), "--target", "sales"]) == 2
-    assert "must hold a learner, got a RepresentationRidge" in capsys.readouterr().err
+    assert "must hold a learner that has learned, got " in capsys.readouterr().err
+
+
+def write_folder(path, tasks):
+    path.mkdir(exist_ok=True)
+    for i, (X, y) in enumerate(tasks):
+        np.savez(path / f"{i:03}.npz", X=X, y=y)
+    return path
+
+
+def test_a_folder_is_trained_on_and_adapted_to(tmp_path, capsys):
+    folder, checkpoint = write_folder(tmp_path / "folder", TASKS[:40]), tmp_path / "c.npz"
+    command = ["train", str(folder), "--target", "y", "--checkpoint"]
+    assert cli.main([*command, str(checkpoint)]) == 0
+    assert list(ltl.load(checkpoint).feature_names_in_) == ["X0", "X1", "X2", "X3"]
+    out = ["--out", str(tmp_path / "out")]
+    assert cli.main(["adapt", str(checkpoint), str(folder), *out]) == 0
+    assert cli.main([*command, str(folder / "c.npz")]) == 2
+    assert "checkpoint must not be a file of the stream's folder" in capsys.readouterr().err
+    (folder / "030.npz").unlink()
+    assert cli.main([*command, str(checkpoint)]) == 2
+    assert "are others now" in capsys.readouterr().err
+    (folder / "031.npz").write_bytes(b"")
+    assert cli.main([*command, str(tmp_path / "other.npz")]) == 2
+    assert "031.npz cannot be read as .npz" in capsys.readouterr().err
+    assert storage.read_checkpoint(tmp_path / "other.npz").position["n_tasks_read"] == 29
+
+
+@pytest.mark.parametrize("kind", ["decimal", "binary", "timestamp[ns]", "time64[ns]", "int64"])
+def test_labels_of_any_type(tmp_path, kind):
+    """They need not be such that JSON knows them."""
+    X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
+    numbers = pyarrow.array(np.repeat(np.arange(1, 151) * 10**6, 5))
+    casts = {
+        "decimal": lambda: numbers.cast(pyarrow.decimal128(19, 0)),
+        "binary": lambda: numbers.cast("string").cast("binary"),
+    }
+    labels = casts.get(kind, lambda: numbers.cast(kind))()
+    table = pyarrow.table({"store": labels, "a": X[:, 0], "sales": y})
+    path, checkpoint = tmp_path / "table.parquet", tmp_path / "c.npz"
+    parquet.write_table(table, path)
+    assert trained(path, checkpoint) == trained(path, checkpoint)
+
+
+def test_validation_tasks_that_are_too_large(tmp_path, capsys):
+    tasks = [(X * 1e200 if i == 3 else X, y) for i, (X, y) in enumerate(TASKS)]
+    path, checkpoint = write_table(tmp_path / "t.csv", tasks), tmp_path / "c.npz"
+    assert cli.main(train(path, checkpoint)) == 2
+    assert "the first 20 tasks, kept to validate on: D, X and y must not be so large" in (
+        capsys.readouterr().err
+    )
+
+
+def test_adapt_does_not_write_over_its_input(table, tmp_path, capsys):
+    checkpoint = tmp_path / "c.npz"
+    trained(table, checkpoint)
+    new = write_table(tmp_path / "predictions.csv", TASKS[:2])
+    before = new.read_bytes()
+    assert cli.main(["adapt", str(checkpoint), str(new), "--out", str(tmp_path)]) == 2
+    assert "out must be another folder than that of" in capsys.readouterr().err
+    assert new.read_bytes() == before
+
+
+def test_adapt_refuses_targets_that_are_no_numbers(table, tmp_path, capsys):
+    checkpoint, new = tmp_path / "c.npz", tmp_path / "new.csv"
+    trained(table, checkpoint)
+    new.write_text('store,a,b,c,d,sales\nx,1,2,3,4,5\nx,1,2,3,4,"1,5"\n')
+    command = ["adapt", str(checkpoint), str(new), "--out", str(tmp_path / "out")]
+    assert cli.main(command) == 2
+    assert "column 'sales' must hold finite numbers, got no number in row 2" in (
+        capsys.readouterr().err
+    )
+    new.write_text("store,a,b,c,d,sales\nx,1,2,3,4,5\nz,1,2,3,4,6\nx,1,2,3,4,7\n")
+    assert cli.main(command) == 2
+    assert "--allow-repeats" in capsys.readouterr().err
+    assert cli.main([*command, "--allow-repeats"]) == 0

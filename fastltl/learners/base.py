@@ -126,6 +126,8 @@ class RepresentationLearner(
             return TaskSet([(data, check_target(y, len(data), owner=owner))])
         knows = y is None and groups is None and hasattr(X, "mean_objective")
         tasks: Any = X if knows else self._tasks(X, y, groups)
+        if hasattr(tasks, "task_set"):
+            return tasks.task_set()
         if not hasattr(tasks, "mean_objective"):
             return TaskSet(tasks)
         if len(tasks) == 0:
@@ -138,13 +140,18 @@ class RepresentationLearner(
         self._warns_of_arrays = False
         if type(X) is np.ndarray:  # spares the search for names, which takes as long as a task
             self.n_features_in_ = X.shape[1]
-        elif hasattr(X, "feature_names"):
+        elif self._names_features(X):
             self.n_features_in_ = X.n_features
             if X.feature_names is not None:
                 self.feature_names_in_ = np.array(X.feature_names, dtype=object)
         else:
             validate_data(self, X, skip_check_array=True)
             self._warns_of_arrays = "feature_names_in_" in self.__dict__
+
+    @staticmethod
+    def _names_features(X: Any) -> bool:
+        """Whether X holds tasks and says how their features are called: a TaskSet, a stream."""
+        return hasattr(X, "mean_objective") or hasattr(X, "task_set")
 
     def _check_feature_names(self, X: Any) -> None:
         """If X or what was learned from names its features, the names must agree.

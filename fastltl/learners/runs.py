@@ -26,7 +26,16 @@ FIELDS = kernels.RECORD.names or ()
 SETTINGS = ("radius", "scale", "adaptive", "entropic")
 
 _runs: WeakSet[Run] = WeakSet()
-held_at_fork(lambda: [run.lock for run in list(_runs)])
+_registry = threading.Lock()
+
+
+def _locks() -> list[Any]:
+    with _registry:
+        runs = list(_runs)
+    return [*(run.lock for run in runs), _registry]
+
+
+held_at_fork(_locks)
 
 
 class Run(ABC):
@@ -49,7 +58,8 @@ class Run(ABC):
     def _lay_out(self) -> None:
         """Gather what kernels take, with room for what a task tells the candidates."""
         self.lock: Any = threading.RLock()
-        _runs.add(self)
+        with _registry:
+            _runs.add(self)
         _, n_candidates, d = self.rows.shape
         meetings = np.zeros((n_candidates, 3, max(5, d)))
         self._arrays = self.state, self.rows, self.records, meetings
@@ -83,38 +93,15 @@ class Run(ABC):
         return taken
 
     def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
-        """`learn`, to the bit, with the candidates shared out between threads.
-
-        Interrupted once steps are being taken, it takes them all before it lets go.
-        """
+        """`learn`, to the bit, with the candidates shared out between threads."""
+        n_candidates, task = len(self.records), (*self._arrays, X, y)
+        cost = 0.1 * X.size * (X.shape[1] + min(X.shape))
         with self.lock:
-            if not self._meet(X, y, n_threads):
+            if not all(in_pieces(kernels.learn, n_candidates, n_threads, cost, *task, True, False)):
                 return False
-            n_before = self.n_tasks
             cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
-            steps = *self._arrays, X, y, False, True
-            try:
-                in_pieces(kernels.learn, len(self.records), n_threads, cost, *steps)
-            except BaseException:
-                for k in np.flatnonzero(self.records["n_tasks"] == n_before):
-                    kernels.learn(*steps, k, k + 1)
-                raise
+            in_pieces(kernels.learn, n_candidates, n_threads, cost, *task, False, True)
         return True
-
-    def _meet(self, X: Array, y: Array, n_threads: int) -> bool:
-        """Find the gradient of the task for every candidate, unless it is too large for one."""
-        met = in_pieces(
-            kernels.learn,
-            len(self.records),
-            n_threads,
-            0.1 * X.size * (X.shape[1] + min(X.shape)),
-            *self._arrays,
-            X,
-            y,
-            True,
-            False,
-        )
-        return all(met)
 
     @property
     def steps_by_rank_two(self) -> bool:

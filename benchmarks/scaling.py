@@ -1,0 +1,113 @@
+"""What a cluster costs and gains, on this machine: ``python -m benchmarks.scaling``.
+
+It prints, in Markdown: the error of online learning on shards side by side against that of tasks
+one after another; seconds of an evaluation of the batch objective, alone and on worker processes;
+and what a model of both says, from which docs/scaling.md goes on to sizes that do not fit here.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from distributed import Client, LocalCluster
+
+import fastltl as ltl
+from fastltl.distributed import ShardedTaskSet, fit_sharded
+
+TRIALS = 5
+N_TASKS, N_FEATURES, N_SAMPLES, NOISE = 800, 50, 50, 0.05
+
+
+def environment(seed: int, d: int = N_FEATURES) -> "ltl.datasets.Environment":
+    return ltl.datasets.make_environment(d, noise=NOISE, random_state=seed)
+
+
+def part(seed: int, i: int, n_parts: int) -> ltl.TaskSet:
+    """A part of the paper's tasks, the same whoever makes them."""
+    size = N_TASKS // n_parts
+    return environment(seed).tasks(N_TASKS, N_SAMPLES)[i * size : (i + 1) * size]
+
+
+def errors(client: Client, geometry: str) -> dict[tuple[int, int], list[float]]:
+    """Test errors relative to those of tasks one after another, by shards and tasks between."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for seed in range(TRIALS):
+        draw = environment(seed)
+        alone = draw.tasks(N_TASKS, N_SAMPLES)
+        test = draw.tasks(200, 2 * N_SAMPLES).split_samples(0.5, random_state=0)
+        learner = ltl.OnlineLTL(1e-4, geometry=geometry)
+        reference = ltl.evaluate(learner.fit(alone).D_, *test).mean()
+        for n_shards in (1, 2, 4, 8):
+            shards = [partial(part, seed, i, n_shards) for i in range(n_shards)]
+            tasks = ShardedTaskSet(shards, client)
+            for every in (1, 10, N_TASKS):
+                D = fit_sharded(learner, tasks, every).D_
+                error = ltl.evaluate(D, *test).mean()
+                found.setdefault((n_shards, every), []).append(error / reference - 1)
+    return found
+
+
+def print_errors(client: Client) -> None:
+    print("| shards | merged after every | entropic | euclidean adaptive |\n|---|---|---|---|")
+    by_geometry = [errors(client, geometry) for geometry in ("entropic", "euclidean")]
+    for n_shards, every in by_geometry[0]:
+        cells = []
+        for found in by_geometry:
+            percent = 100 * np.array(found[n_shards, every])
+            cells.append(f"{percent.mean():+.1f} % ({percent.min():+.1f} to {percent.max():+.1f})")
+        when = "end only" if every == N_TASKS else "task" if every == 1 else f"{every} tasks"
+        print(f"| {n_shards} | {when} | {' | '.join(cells)} |", flush=True)
+
+
+def shard(seed: int, n_tasks: int, d: int) -> ltl.TaskSet:
+    return environment(seed, d).tasks(n_tasks, N_SAMPLES)
+
+
+def seconds(evaluate: Callable[[], object], repeats: int) -> float:
+    """Median over repeats, after one that is not counted."""
+    evaluate()
+    taken = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        evaluate()
+        taken.append(time.perf_counter() - start)
+    return float(np.median(taken))
+
+
+def print_evaluations(sizes: list[tuple[int, int]], n_workers: int) -> None:
+    """Seconds of value and gradient, alone with one thread and on so many workers."""
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
+        for d, n_tasks in sizes:
+            random = np.random.default_rng(0)
+            D = np.eye(d) + 0.1 * np.diag(random.random(d))
+            repeats = 3 if d * n_tasks > 10**6 else 15
+            alone = shard(0, n_tasks // n_workers, d).mean_objective(False, False, 1)
+            one = seconds(partial(alone.value_and_gradient, D), repeats)
+            shards = [partial(shard, i, n_tasks // n_workers, d) for i in range(n_workers)]
+            objective = ShardedTaskSet(shards, client).mean_objective(False, False, 1)
+            many = seconds(partial(objective.value_and_gradient, D), repeats)
+            print(
+                f"| {d} | {n_tasks:,} | {n_workers} | {1e3 * one:.1f} | {1e3 * many:.1f} "
+                f"| {1e3 * (many - one):.1f} | {1e6 * one / (n_tasks // n_workers):.0f} |",
+                flush=True,
+            )
+
+
+def main() -> None:
+    print(
+        "| d | tasks | workers | share of a worker alone, ms | cluster, ms | more, ms | µs a task |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for n_workers in (1, 2):
+        print_evaluations([(50, 200), (50, 2000), (50, 20000), (200, 400), (1000, 40)], n_workers)
+    print()
+    with Client(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as client:
+        print_errors(client)
+
+
+if __name__ == "__main__":
+    main()
