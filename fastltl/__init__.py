@@ -27,7 +27,7 @@ _HOMES = {
     "task_gradient": "representation",
     "task_loss": "representation",
 }
-_MODULES = ("bounds", "datasets", "reference")
+_MODULES = ("bounds", "datasets", "distributed", "reference")
 
 __all__ = [
     "ITL",
@@ -41,6 +41,7 @@ __all__ = [
     "__version__",
     "bounds",
     "datasets",
+    "distributed",
     "evaluate",
     "load",
     "open_stream",
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fastltl import bounds, datasets, reference
+    from fastltl import bounds, datasets, distributed, reference
     from fastltl.checkpoints import load
     from fastltl.evaluation import evaluate, relative_improvement
     from fastltl.learners.batch import MTL, BatchLTL

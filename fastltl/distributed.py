@@ -117,7 +117,7 @@ class ShardedTaskSet:
     >>> from fastltl.distributed import ShardedTaskSet
     >>> environment = ltl.datasets.make_environment(n_features=5, noise=0.1, random_state=0)
     >>> parts = [environment.tasks(20, n_samples=8) for _ in range(3)]
-    >>> with Client(processes=False, dashboard_address=None) as client:
+    >>> with Client(processes=False, dashboard_address=":0") as client:
     ...     tasks = ShardedTaskSet([partial(ltl.TaskSet, list(part)) for part in parts], client)
     ...     learner = ltl.BatchLTL(lam=0.1).fit(tasks)
     >>> tasks
@@ -281,7 +281,7 @@ def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
     >>> from fastltl.distributed import ShardedTaskSet, fit_path
     >>> environment = ltl.datasets.make_environment(n_features=5, noise=0.1, random_state=0)
     >>> shards = [partial(ltl.TaskSet, list(environment.tasks(20, 8))) for _ in range(3)]
-    >>> with Client(processes=False, dashboard_address=None) as client:
+    >>> with Client(processes=False, dashboard_address=":0") as client:
     ...     path = fit_path(ltl.OnlineLTLPath(), ShardedTaskSet(shards, client))
     >>> path.n_tasks_seen_, path.representations_.shape
     (60, (30, 5, 5))
@@ -338,7 +338,7 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
     >>> from fastltl.distributed import ShardedTaskSet, fit_sharded
     >>> environment = ltl.datasets.make_environment(n_features=5, noise=0.1, random_state=0)
     >>> shards = [partial(ltl.TaskSet, list(environment.tasks(20, 8))) for _ in range(3)]
-    >>> with Client(processes=False, dashboard_address=None) as client:
+    >>> with Client(processes=False, dashboard_address=":0") as client:
     ...     learner = fit_sharded(ltl.OnlineLTL(0.1), ShardedTaskSet(shards, client), every=5)
     >>> learner.n_tasks_seen_
     60

@@ -18,7 +18,12 @@ DOCS = README.parent / "docs"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
-@pytest.mark.parametrize("name", ORDER)
+ignore = pytest.mark.filterwarnings("ignore")  # Dask's, of threads and files that it closes late
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=ignore if name == "distributed" else ()) for name in ORDER]
+)
 def test_examples_in_docstrings(name):
     module = importlib.import_module(f"fastltl.{name}")
     assert doctest.testmod(module, optionflags=FLAGS).failed == 0

@@ -19,6 +19,8 @@ from pyarrow import parquet
 import fastltl as ltl
 from fastltl import cli, storage, training
 
+pytestmark = pytest.mark.slow
+
 environment = ltl.datasets.make_environment(n_features=4, noise=0.1, random_state=0)
 TASKS = environment.tasks(150, n_samples=5)
 
@@ -196,7 +198,6 @@ def in_child(arguments):
     return child
 
 
-@pytest.mark.slow
 def test_killed_at_fifty_moments_it_ends_with_the_same_bits(table, tmp_path):
     """kill -9, at times in the midst of a save; then the same command again."""
     whole = trained(table, tmp_path / "whole.npz")
