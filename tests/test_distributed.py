@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster
 from pyarrow import csv, parquet
 
 import fastltl as ltl
-from fastltl import cli
+from fastltl import cli, results
 from fastltl.distributed import ShardedObjective, ShardedTaskSet, fit_path, fit_sharded
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -27,11 +27,16 @@ N_TASKS = 60
 TASKS = recipes.environment_tasks(N_TASKS)
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module")
 def client(request):
-    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
-    with LocalCluster(n_workers=request.param, **options) as cluster, Client(cluster) as client:
+    """Of a cluster of two workers, or as many as a test asks for."""
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    n_workers = getattr(request, "param", 2)
+    with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
         yield client
+
+
+on_two_and_four_workers = pytest.mark.parametrize("client", [2, 4], indirect=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,6 +74,7 @@ def relative(ours, theirs):
     ],
     ids=str,
 )
+@on_two_and_four_workers
 def test_batch_learners_find_the_same(client, learner):
     tasks = ShardedTaskSet(shards(5), client)
     assert (len(tasks), tasks.n_features) == (60, 8)
@@ -120,6 +126,7 @@ def test_targets_of_very_different_sizes(client):
     ],
     ids=str,
 )
+@on_two_and_four_workers
 def test_a_path_has_the_same_bits(client, options):
     validation = TASKS[:10].split_samples(0.5, random_state=0)
     alone = ltl.OnlineLTLPath(validation=validation, **options).fit(TASKS)
@@ -254,6 +261,7 @@ def after_calls(monkeypatch, n_calls, happen):
     monkeypatch.setattr(ShardedObjective, "value_and_gradient", evaluated)
 
 
+@on_two_and_four_workers
 def test_a_worker_that_is_killed_within_a_fit(client, monkeypatch):
     """Its shards are made anew elsewhere, and the fit ends with the same result."""
     tasks = ShardedTaskSet(shards(4), client)
@@ -307,7 +315,7 @@ def test_a_scheduler_that_is_killed_within_a_fit(processes, monkeypatch):
     assert learner.objective_ == pytest.approx(alone.objective_, rel=1e-8)
 
 
-def test_sweeps_on_a_cluster(processes, tmp_path, capsys):
+def test_sweeps_on_a_cluster(processes, tmp_path, capsys, monkeypatch):
     """The same numbers as on this machine, by the same command."""
     _, address = processes
     table = tmp_path / "table.csv"
@@ -322,6 +330,7 @@ def test_sweeps_on_a_cluster(processes, tmp_path, capsys):
         lines = capsys.readouterr().out.splitlines()
         printed.append([re.sub(r"\s+\d+\.\d$", "", line) for line in lines[:-1]])
     assert printed[0] == printed[1]
+    monkeypatch.setattr(results, "CONNECT", 1)
     assert cli.main([*command, "--dask", "tcp://127.0.0.1:1", "--out", str(out)]) == 2
     assert "Timed out trying to connect to tcp://127.0.0.1:1" in capsys.readouterr().err
 
