@@ -100,6 +100,7 @@ def compare(options: argparse.Namespace) -> None:
     """Compare methods on a table, say whether sharing helps, and write the report."""
     from fastltl import comparison, report, tables  # noqa: F401
 
+    _check_cluster(options.dask)
     tasks = tables.read_tasks(
         options.file, options.task, options.target, options.features, options.drop
     )
@@ -122,6 +123,7 @@ def reproduce(options: argparse.Namespace) -> None:
     """Run experiments of the paper, print what they say of its claims, and write the report."""
     from fastltl import claims, experiments, report
 
+    _check_cluster(options.dask)
     names = list(EXPERIMENTS) if options.what == "all" else [options.what]
     if options.what == "all" and options.schools is None:
         names.remove("schools")
@@ -224,6 +226,14 @@ def adapt(options: argparse.Namespace) -> None:
         print(f"Note: {warning.message}", file=sys.stderr)
     print(f"{found.n_tasks} tasks, {found.n_fitted} rows with target, {found.n_predicted} without")
     print(f"Weights: {found.weights}\nPredictions: {found.predictions}")
+
+
+def _check_cluster(address: str | None) -> None:
+    """A scheduler answers, if there is to be one."""
+    from fastltl import results
+
+    if address is not None:
+        results.connected(address).close()
 
 
 def _compile(kernels: Callable[[], None]) -> None:

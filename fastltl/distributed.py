@@ -20,7 +20,7 @@ from fastltl.learners.online import OnlineLTL
 from fastltl.objectives import MeanObjective, relative_scales
 from fastltl.path import OnlineLTLPath
 from fastltl.streams import open_stream
-from fastltl.tasks import Names, TaskSet
+from fastltl.tasks import Names, TaskSet, as_objects
 from fastltl.validation import Array, check_computed, check_count, check_positive, reason_of
 
 #: How many matrices one worker adds up before the sum goes on to another.
@@ -45,6 +45,8 @@ class Cluster:
     """Calls on the workers of a Dask client, whose results come or else a clear error."""
 
     def __init__(self, client: Any, timeout: float) -> None:
+        if not hasattr(client, "submit"):
+            raise TypeError(f"client must be a distributed.Client, got {type(client).__name__}.")
         self.client = client
         self.timeout = check_positive(timeout, "timeout")
 
@@ -58,24 +60,51 @@ class Cluster:
             raise self._is_gone() from error
 
     def result(self, future: Any) -> Any:
-        """The result of a future, or its error; a ConnectionError if the scheduler is gone."""
-        from distributed import CancelledError, TimeoutError
+        """The result of a future, or its error; a ConnectionError if the cluster fails."""
+        from distributed import CancelledError, KilledWorker
         from distributed.comm.core import CommClosedError
 
+        self._wait_for(future)
+        try:
+            return future.result()
+        except (CancelledError, CommClosedError) as error:
+            time.sleep(0.5)  # until the client, too, knows
+            if self.client.status == "running":
+                raise ConnectionError(f"the cluster gave up: {reason_of(error)}.") from error
+            raise self._is_gone() from error
+        except KilledWorker as error:
+            raise ConnectionError(
+                "workers must have the memory for their shards, but several died while they "
+                "computed one."
+            ) from error
+        except RuntimeError as error:
+            if "deserialization" not in str(error):
+                raise
+            raise ConnectionError(
+                "fastltl, and what shards are made of, must be installed where the scheduler runs, "
+                f"which cannot read them ({reason_of(error)})."
+            ) from error
+
+    def _wait_for(self, future: Any) -> None:
+        """Wait until a future is done, as long as there is somebody to compute it."""
+        from distributed import TimeoutError, wait
+
         seen = time.monotonic()
-        while True:
+        while not future.done():
             try:
-                return future.result(timeout=1.0)
+                wait(future, timeout=1.0)
             except TimeoutError:
-                if self.client.status == "running":
+                if self.client.status == "running" and self.client.nthreads():
                     seen = time.monotonic()
                 elif time.monotonic() - seen > self.timeout:
-                    raise self._is_gone() from None
-            except (CancelledError, CommClosedError) as error:
-                time.sleep(0.5)  # until the client, too, knows
-                if self.client.status == "running":
-                    raise RuntimeError(f"the cluster gave up: {reason_of(error)}") from error
-                raise self._is_gone() from error
+                    if self.client.status != "running":
+                        raise self._is_gone() from None
+                    raise ConnectionError(
+                        f"client must have workers that stay, got none for {self.timeout:g} s; is "
+                        "fastltl installed where they run?"
+                    ) from None
+            except Exception:  # that of the future, which `result` raises
+                return
 
     def total(self, futures: Sequence[Any]) -> Any:
         """The sum of tuples of numbers and arrays, in the order of the futures."""
@@ -90,8 +119,7 @@ class Cluster:
     def _is_gone(self) -> ConnectionError:
         address = getattr(self.client.scheduler, "address", "unknown")
         return ConnectionError(
-            f"client must be connected, but its scheduler at {address} does not answer; what was "
-            "learned so far is kept where warm_start=True."
+            f"client must be connected, but its scheduler at {address} does not answer."
         )
 
 
@@ -171,6 +199,8 @@ class ShardedTaskSet:
         timeout : float
             As above.
         """
+        if isinstance(paths, str | PathLike):
+            raise TypeError(f"paths must be an iterable of paths, got {paths!r} alone.")
         shards = [partial(_read, path, task, target, features) for path in paths]
         return cls(shards, client, timeout)
 
@@ -195,8 +225,14 @@ class ShardedTaskSet:
 
     @property
     def labels(self) -> npt.NDArray[np.object_]:
-        """Name of each task, in the order of the shards."""
-        return np.concatenate([facts.labels for facts in self.facts])
+        """Name of each task, in the order of the shards.
+
+        Where shards have tasks of the same name, it is a pair of the shard's number and the name.
+        """
+        labels = [label for facts in self.facts for label in facts.labels]
+        if len(set(labels)) < len(labels):
+            labels = [(i, label) for i, facts in enumerate(self.facts) for label in facts.labels]
+        return as_objects(labels)
 
     def mean_objective(
         self, penalised: bool, fit_intercept: bool, n_threads: int
@@ -286,8 +322,9 @@ def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
     >>> path.n_tasks_seen_, path.representations_.shape
     (60, (30, 5, 5))
     """
+    _check_fit(path, OnlineLTLPath, tasks)
     cluster, lams = tasks.cluster, path._lams()
-    path._new_run(tasks.n_features)  # so that a bad parameter is named here
+    OnlineLTLPath(**path.get_params(deep=False))._begin(tasks.n_features)  # names what is bad now
     n_parts = min(len(lams), max(1, len(cluster.client.scheduler_info()["workers"])))
     changes = {"validation": None, "score_every": None, "progress": False, "n_threads": 1}
     parts = [
@@ -343,6 +380,7 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
     >>> learner.n_tasks_seen_
     60
     """
+    _check_fit(learner, OnlineLTL, tasks)
     every, cluster = check_count(every, "every"), tasks.cluster
     settings = OnlineLTL(**learner.get_params(deep=False))
     run = settings._new_run(tasks.n_features)
@@ -362,6 +400,13 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
     settings._restore({"run": run.checkpoint()} | _features(tasks))
     learner._take_over(settings)
     return learner
+
+
+def _check_fit(learner: Any, wanted: type, tasks: Any) -> None:
+    """The learner is of the class, the tasks are on a cluster."""
+    for value, kind in ((learner, wanted), (tasks, ShardedTaskSet)):
+        if not isinstance(value, kind):
+            raise TypeError(f"wanted {kind.__name__}, got {type(value).__name__}.")
 
 
 def _features(tasks: ShardedTaskSet) -> dict[str, Any]:
@@ -416,8 +461,13 @@ def _made(i: int, shard: Shard) -> TaskSet:
             raise TypeError(f"its function must return a TaskSet, got {type(tasks).__name__}.")
         if len(tasks) == 0:
             raise ValueError("it must hold at least one task, got none.")
-    except (TypeError, ValueError, OSError) as error:
-        raise type(error)(f"shard {i}: {error}") from error
+    except OSError as error:
+        raise OSError(f"shard {i}: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"shard {i}: {error}") from error
+    except Exception as error:
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise ValueError(f"shard {i}: {kind}{error}") from error
     return tasks
 
 

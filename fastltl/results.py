@@ -20,8 +20,9 @@ from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
 from fastltl import __version__
+from fastltl.distributed import TIMEOUT, Cluster
 from fastltl.storage import write_whole
-from fastltl.validation import check_threads
+from fastltl.validation import check_threads, reason_of
 
 #: Of results files; one of another format is not continued.
 FORMAT = 1
@@ -112,14 +113,31 @@ def map_here(work: Callable[[Cell], Any], cells: list[Cell], n_jobs: int) -> Ite
 
 def map_on_cluster(work: Callable[[Cell], Any], cells: list[Cell], address: str) -> Iterator[Any]:
     """work(cell) of each, as they come, from the workers of the scheduler at an address."""
+    if not cells:
+        return
+    with connected(address) as client:
+        from distributed import as_completed
+
+        cluster = Cluster(client, TIMEOUT)
+        futures = client.map(work, cells, pure=False)
+        cluster.result(futures[0])  # waits for workers, and no longer than it should
+        for future in as_completed(futures):
+            yield cluster.result(future)
+
+
+def connected(address: str) -> Any:
+    """A client of the Dask scheduler at an address."""
     try:
-        from distributed import Client, as_completed
+        from distributed import Client
     except ImportError as error:
         raise ImportError("to use a cluster, pip install 'fastltl[distributed]'.") from error
-    with Client(address, timeout=CONNECT) as client:
-        futures = client.map(work, cells, pure=False)
-        for _, result in as_completed(futures, with_results=True):
-            yield result
+    try:
+        return Client(address, timeout=CONNECT)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"dask must be the address of a scheduler, as tcp://host:8786, got {address!r} "
+            f"({reason_of(error)})."
+        ) from error
 
 
 def _compute(compute: Callable[[Cell], Any], cell: Cell) -> dict[str, Any]:

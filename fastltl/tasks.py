@@ -81,7 +81,7 @@ class TaskSet:
             np.concatenate([X for X, _ in checked]),
             np.concatenate([y for _, y in checked]),
             np.cumsum([0] + [len(y) for _, y in checked]),
-            _objects(labels),
+            as_objects(labels),
             names,
         )
 
@@ -184,7 +184,7 @@ class TaskSet:
         order = np.argsort(codes, kind="stable")
         sizes = np.bincount(codes, minlength=len(labels))
         offsets = np.concatenate([[0], np.cumsum(sizes)])
-        return cls._packed(X[order], y[order], offsets, _objects(labels), names)
+        return cls._packed(X[order], y[order], offsets, as_objects(labels), names)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -432,7 +432,7 @@ def _same_names(before: Names, names: Names, i: int) -> Names:
     return before if names is None else names
 
 
-def _objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
+def as_objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
     """A 1-D object array, even of labels that are sequences themselves."""
     array = np.empty(len(labels), dtype=object)
     for i, label in enumerate(labels):
@@ -449,7 +449,7 @@ def group_codes(
 ) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
     """Number the groups in order of first appearance: (number of each row, the groups)."""
     # NumPy would make strings of all the entries of a list with both numbers and strings.
-    values = _objects(groups) if isinstance(groups, list | tuple) else np.asarray(groups)
+    values = as_objects(groups) if isinstance(groups, list | tuple) else np.asarray(groups)
     if np.ma.is_masked(groups):
         raise ValueError(f"{name} must name a task for every row, got masked entries.")
     if values.shape != (n_samples,):

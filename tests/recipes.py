@@ -35,5 +35,17 @@ def too_large():
     return ltl.TaskSet([*environment_tasks(2), (np.full((2, 8), 1e200), np.ones(2))])
 
 
+def timed_out():
+    raise TimeoutError("the network is slow")
+
+
+def badly_encoded():
+    b"\xff".decode()
+
+
+def incomplete():
+    return {}["store"]
+
+
 def no_tasks():
     return [1, 2]

@@ -179,6 +179,24 @@ def test_ways_side_by_side_are_merged(client, rule):
     assert found.n_tasks_seen_ == 61
 
 
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+@pytest.mark.parametrize("rule", RULES[:2], ids=str)
+def test_merges_do_not_depend_on_the_units_of_targets(client, rule, scale):
+    tasks = [(X, scale * y) for X, y in TASKS]
+    alone = ltl.OnlineLTL(1e-2, **rule).fit(tasks)
+    sharded = ShardedTaskSet([partial(ltl.TaskSet, tasks)], client)
+    found = fit_sharded(ltl.OnlineLTL(1e-2, **rule), sharded, every=7)
+    assert relative(found.D_, alone.D_) < 1e-12
+
+
+def test_labels_that_shards_share_are_told_apart(client):
+    parts = [partial(ltl.TaskSet, list(TASKS[20 * i : 20 * i + 20])) for i in range(2)]
+    model = ltl.MTL(1e-2).fit(ShardedTaskSet(parts, client))
+    assert model.labels_[0] == (0, 0)
+    assert model.labels_[-1] == (1, 19)
+    assert model.predict(TASKS[0][0], [(1, 0)] * 12).shape == (12,)
+
+
 def test_shards_of_different_lengths(client):
     parts = [partial(recipes.shard, 0, 1, n) for n in (3, 10, 25)]
     learner = fit_sharded(ltl.OnlineLTL(1e-2), ShardedTaskSet(parts, client), every=4)
@@ -212,11 +230,14 @@ def test_files_are_shards(client, tmp_path):
         (recipes.wide, "shard 1 must have the 8 features of the first, got 9"),
         (recipes.no_tasks, "shard 1: its function must return a TaskSet, got list"),
         (partial(ltl.TaskSet, []), "shard 1: tasks must hold at least one task"),
+        (recipes.timed_out, "shard 1: the network is slow"),
+        (recipes.badly_encoded, "shard 1: UnicodeDecodeError: 'utf-8' codec can't decode"),
+        (recipes.incomplete, "shard 1: KeyError: 'store'"),
     ],
     ids=str,
 )
 def test_a_bad_shard_is_named(client, bad, message):
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError, OSError), match=message):
         ShardedTaskSet([*shards(1), bad], client)
 
 
@@ -236,6 +257,7 @@ def test_a_task_that_is_too_large_is_named(client):
         ({"shards": []}, "shards must hold at least one function, got none"),
         ({"shards": [TASKS]}, "shards must be functions that return a TaskSet, got TaskSet as"),
         ({"timeout": 0}, "timeout must be a positive finite number, got 0"),
+        ({"client": "tcp://localhost"}, "client must be a distributed.Client, got str"),
     ],
 )
 def test_bad_arguments(client, arguments, message):
@@ -246,6 +268,17 @@ def test_bad_arguments(client, arguments, message):
         fit_sharded(ltl.OnlineLTL(), tasks, every=0)
     with pytest.raises(ValueError, match="lam must be"):
         fit_sharded(ltl.OnlineLTL(-1), tasks)
+    with pytest.raises(TypeError, match="wanted OnlineLTL, got BatchLTL"):
+        fit_sharded(ltl.BatchLTL(), tasks)
+    with pytest.raises(TypeError, match="wanted ShardedTaskSet, got TaskSet"):
+        fit_path(ltl.OnlineLTLPath(), TASKS)
+    with pytest.raises(TypeError, match=r"X must be a TaskSet, .* got ShardedTaskSet"):
+        ltl.ITL().fit(tasks)
+    with pytest.raises(TypeError, match=r"paths must be an iterable of paths, got 'a.csv'"):
+        ShardedTaskSet.from_files("a.csv", client)
+    validation = ltl.TaskSet([(np.ones((4, 3)), np.ones(4))] * 2).split_samples(0.5)
+    with pytest.raises(ValueError, match="X has 8 features, but the tasks of validation have 3"):
+        fit_path(ltl.OnlineLTLPath(validation=validation), tasks)
 
 
 def after_calls(monkeypatch, n_calls, happen):
@@ -286,7 +319,7 @@ def processes():
     command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny"]
     command += ["--nthreads", "1", "--no-dashboard"]
     worker = subprocess.Popen(command, stderr=subprocess.DEVNULL, **path)
-    yield scheduler, address
+    yield scheduler, worker, address
     for process in (worker, scheduler):
         process.kill()
         process.wait()
@@ -296,7 +329,7 @@ def processes():
 
 def test_a_scheduler_that_is_killed_within_a_fit(processes, monkeypatch):
     """A clear error, soon; and a warm start goes on from the last iterate."""
-    scheduler, address = processes
+    scheduler, _, address = processes
     client = Client(address, timeout=30)
     try:
         tasks = ShardedTaskSet(shards(2), client, timeout=5)
@@ -317,7 +350,7 @@ def test_a_scheduler_that_is_killed_within_a_fit(processes, monkeypatch):
 
 def test_sweeps_on_a_cluster(processes, tmp_path, capsys, monkeypatch):
     """The same numbers as on this machine, by the same command."""
-    _, address = processes
+    *_, address = processes
     table = tmp_path / "table.csv"
     X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
     columns = {f"x{j}": X[:, j] for j in range(8)}
@@ -332,7 +365,19 @@ def test_sweeps_on_a_cluster(processes, tmp_path, capsys, monkeypatch):
     assert printed[0] == printed[1]
     monkeypatch.setattr(results, "CONNECT", 1)
     assert cli.main([*command, "--dask", "tcp://127.0.0.1:1", "--out", str(out)]) == 2
-    assert "Timed out trying to connect to tcp://127.0.0.1:1" in capsys.readouterr().err
+    message = "dask must be the address of a scheduler, as tcp://host:8786, got 'tcp://127.0.0.1:1'"
+    assert message in capsys.readouterr().err
+
+
+def test_a_cluster_without_workers(processes):
+    """They are waited for, but not for ever."""
+    _, worker, address = processes
+    with Client(address, timeout=30) as client:
+        client.wait_for_workers(1)
+        tasks = ShardedTaskSet(shards(2), client, timeout=3)
+        worker.kill()
+        with pytest.raises(ConnectionError, match="client must have workers that stay, got none"):
+            ltl.BatchLTL().fit(tasks)
 
 
 def test_a_client_that_was_closed(client):

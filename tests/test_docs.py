@@ -81,6 +81,7 @@ def test_the_readme_shows_what_compare_prints(tmp_path, monkeypatch, capsys):
             assert float(own) == pytest.approx(float(number), abs=1.01 * unit)
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_train_and_adapt_print(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code = next(code for code in blocks("python") if 'open("stores.csv", "w"' in code)

@@ -94,7 +94,13 @@ class ITL(MultitaskModel, RepresentationLearner):
         """
         values = check_lams(lams)
         fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
+        tasks = self._task_set(X, y, groups)
+        if not hasattr(tasks, "reduced"):
+            raise TypeError(
+                f"X must be a TaskSet, or tasks that make one, got {type(tasks).__name__}: nothing "
+                "is shared, so there is nothing to spread."
+            )
         with one_blas_thread():
-            tasks = self._task_set(X, y, groups).reduced(fit_intercept, 1)
+            tasks = tasks.reduced(fit_intercept, 1)
             weights = ridge_paths(tasks, values, 1)
         return weights, tasks.y_means - np.sum(weights * tasks.x_means, axis=2)

@@ -154,9 +154,12 @@ class Run(ABC):
         start, later = self.records.copy(), [end.records for end in ends]
         for name in ("n_tasks", "loss", "step_cost"):
             self.records[name] += sum(end[name] - start[name] for end in later)
-        norm = start["norm"]
-        squares = sum((end["norm"] - norm) * (end["norm"] + norm) for end in later)
-        self.records["norm"] = np.sqrt(norm**2 + squares)
+        # In units in which squares neither underflow nor overflow.
+        norms = np.array([start["norm"], *(end["norm"] for end in later)])
+        unit = np.where(norms.max(axis=0) > 0.0, norms.max(axis=0), 1.0)
+        first, *others = norms / unit
+        squares = sum((other - first) * (other + first) for other in others)
+        self.records["norm"] = unit * np.sqrt(first**2 + squares)
         self.records["largest"] = np.max([end["largest"] for end in later], axis=0)
         total = self.sums()
         self.state[1] = total + sum(end.sums() - total for end in ends)
