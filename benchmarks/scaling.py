@@ -2,7 +2,7 @@
 
 It prints, in Markdown: the error of online learning on shards side by side against that of tasks
 one after another; seconds of an evaluation of the batch objective, alone and on worker processes;
-and what a model of both says, from which docs/scaling.md goes on to sizes that do not fit here.
+and what each shard adds to it. docs/scaling.md goes on from there to sizes that do not fit here.
 """
 
 import time
@@ -95,6 +95,18 @@ def print_evaluations(sizes: list[tuple[int, int]], n_workers: int) -> None:
             )
 
 
+def print_overheads() -> None:
+    """Milliseconds of an evaluation that shards of one task each cost, by their number."""
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with LocalCluster(n_workers=2, **options) as cluster, Client(cluster) as client:
+        for d in (50, 500):
+            for n_shards in (2, 20, 100):
+                tasks = ShardedTaskSet([partial(shard, i, 1, d) for i in range(n_shards)], client)
+                objective = tasks.mean_objective(False, False, 1)
+                taken = seconds(partial(objective.value_and_gradient, np.eye(d)), 9)
+                print(f"| {d} | {n_shards} | {1e3 * taken:.0f} |", flush=True)
+
+
 def main() -> None:
     print(
         "| d | tasks | workers | share of a worker alone, ms | cluster, ms | more, ms | µs a task |"
@@ -102,6 +114,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for n_workers in (1, 2):
         print_evaluations([(50, 200), (50, 2000), (50, 20000), (200, 400), (1000, 40)], n_workers)
+    print("\n| d | shards | ms |\n|---|---|---|")
+    print_overheads()
     print()
     with Client(
         processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None

@@ -94,15 +94,16 @@ class Cluster:
             try:
                 wait(future, timeout=1.0)
             except TimeoutError:
-                if self.client.status == "running" and self.client.nthreads():
-                    seen = time.monotonic()
-                elif time.monotonic() - seen > self.timeout:
-                    if self.client.status != "running":
-                        raise self._is_gone() from None
+                if time.monotonic() - seen < self.timeout:
+                    continue
+                if self.client.status != "running":
+                    raise self._is_gone() from None
+                if not self.client.nthreads():
                     raise ConnectionError(
                         f"client must have workers that stay, got none for {self.timeout:g} s; is "
                         "fastltl installed where they run?"
                     ) from None
+                seen = time.monotonic()
             except Exception:  # that of the future, which `result` raises
                 return
 

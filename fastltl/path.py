@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -143,6 +143,23 @@ class OnlineLTLPath(OnlineLearner):
         self.progress = progress
         self.n_threads = n_threads
 
+    def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Learn from one task with every candidate, and forget it.
+
+        An interruption (Ctrl-C) waits until all of them have.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        self
+        """
+        with uninterrupted():
+            return super().partial_fit(X, y)
+
     def _new_run(self, d: int) -> Run:
         lams, scales = self._lams(), self._step_scales()
         check_flag(self.progress, "progress")
@@ -227,8 +244,7 @@ class OnlineLTLPath(OnlineLearner):
 
     def _take(self, run: Run, X: Array, y: Array) -> bool:
         self._check_now()
-        # Some candidates would have taken the task, others not.
-        with uninterrupted(), run.lock:
+        with run.lock:
             is_taken = run.learn_in_threads(X, y, check_threads(self.n_threads))
             if is_taken and "_duals" in self.__dict__:
                 self._duals.follow(run)

@@ -26,6 +26,8 @@ from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFit
 import fastltl as ltl
 from fastltl.tables import read_tasks
 
+pytestmark = pytest.mark.slow
+
 X = np.array([[2.0, -1.0, 0.0], [1.0, 3.0, -2.0], [0.0, 1.0, 1.0], [-1.0, 0.0, 2.0]])
 y = np.array([1.0, -2.0, 3.0, 1.0])
 D = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -1.0], [0.0, -1.0, 2.0]])

@@ -19,6 +19,7 @@ from joblib import Parallel, delayed
 from sklearn.base import clone
 
 import fastltl as ltl
+from fastltl import threads
 
 pytestmark = pytest.mark.slow
 
@@ -186,6 +187,7 @@ def test_an_interrupted_path_has_taken_a_task_with_all_candidates_or_none(n_thre
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, before)
     assert n_interrupted > 10
+    assert threads._hold._holders == 0
     assert path.n_tasks_seen_ == replay.n_tasks_seen_
     assert np.array_equal(path._run.records["n_tasks"], replay._run.records["n_tasks"])
     assert np.array_equal(path.representations_, replay.representations_)
