@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
+from tqdm import tqdm
 
 import fastltl as ltl
 from fastltl import cli, storage, training
@@ -190,6 +192,7 @@ def in_child(arguments):
     if child == 0:
         status = 99
         try:
+            tqdm.set_lock(threading.RLock())  # its own is shared with us, and dies with a child
             nowhere = open(os.devnull, "w")  # noqa: SIM115  (to the end of the process)
             with redirect_stdout(nowhere), redirect_stderr(nowhere):
                 status = cli.main(arguments)
