@@ -144,19 +144,7 @@ class OnlineLTLPath(OnlineLearner):
         self.n_threads = n_threads
 
     def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Learn from one task with every candidate, and forget it.
-
-        An interruption (Ctrl-C) waits until all of them have.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-
-        Returns
-        -------
-        self
-        """
+        """As that of `OnlineLTL`, with every candidate; a Ctrl-C waits until all have learned."""
         with uninterrupted():
             return super().partial_fit(X, y)
 

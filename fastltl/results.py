@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
 from fastltl import __version__
-from fastltl.distributed import TIMEOUT, Cluster
+from fastltl.distributed.cluster import TIMEOUT, Cluster
 from fastltl.storage import write_whole
 from fastltl.validation import check_threads, reason_of
 
@@ -116,13 +116,8 @@ def map_on_cluster(work: Callable[[Cell], Any], cells: list[Cell], address: str)
     if not cells:
         return
     with connected(address) as client:
-        from distributed import as_completed
-
-        cluster = Cluster(client, TIMEOUT)
         futures = client.map(work, cells, pure=False)
-        cluster.result(futures[0])  # waits for workers, and no longer than it should
-        for future in as_completed(futures):
-            yield cluster.result(future)
+        yield from Cluster(client, TIMEOUT).results_as_they_come(futures)
 
 
 def connected(address: str) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 import numpy as np
 
 from fastltl import __version__
+from fastltl.labels import as_objects
 from fastltl.tasks import TaskSet
 from fastltl.validation import check_path, reason_of
 
@@ -327,9 +328,7 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if kind == "$tuple":
         return tuple(items)
     if kind == "$objects":
-        array = np.empty(len(items), dtype=object)
-        array[:] = items
-        return array
+        return as_objects(items)
     if kind == "$tasks":
         return _tasks(*items)
     raise ValueError(f"{kind} is not known")

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastltl.tables import choose_features, import_arrow, kind_of_table, separator, unreadable
-from fastltl.tasks import Task, TaskSet, is_missing
+from fastltl.frames import choose_features
+from fastltl.labels import is_missing
+from fastltl.tables import import_arrow, kind_of_table, separator, unreadable
+from fastltl.tasks import Task, TaskSet
 from fastltl.validation import Array, check_choice, check_path, reason_of
 
 #: Bytes of a table, roughly, that are held at a time beside the task being read.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -11,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fastltl.tasks import TaskSet, check_names
+from fastltl.frames import choose_features
+from fastltl.tasks import TaskSet
 from fastltl.validation import Array, check_path, reason_of
 
 #: A column of text with more values than this is a name, not a category.
@@ -60,32 +60,6 @@ def read_tasks(
                 raise ValueError(f"column {key!r} must not be named as a value of {name!r} is.")
         columns |= encoded
     return TaskSet.from_frame(columns, task, target)
-
-
-def choose_features(
-    names: list[str],
-    path: Path,
-    task: str,
-    target: str,
-    features: Sequence[str] | None,
-    drop: Sequence[str] = (),
-) -> list[str]:
-    """The columns of a table to learn from; all that arguments name must be there, once."""
-    drop = check_names(drop, "drop")
-    if features is None:
-        features = [name for name in names if name not in (task, target, *drop)]
-    features = check_names(features, "features")
-    chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
-    chosen += [("drop", name) for name in drop]
-    for argument, name in chosen:
-        _check_column(names, argument, name, path)
-    used = [name for _, name in chosen]
-    if len(set(used)) < len(used):
-        twice = next(name for name in used if used.count(name) > 1)
-        raise ValueError(f"task, target, features and drop must differ, got {twice!r} twice.")
-    if not features:
-        raise ValueError(f"{path} must have a column to learn from besides task and target.")
-    return features
 
 
 def _read(path: Path) -> Any:
@@ -137,17 +111,6 @@ def separator(content: bytes) -> str:
     """What a header has most of, outside of quotes: commas, semicolons or tabs."""
     header = content[: 2**20].lstrip().splitlines()[0].decode()
     return max(",;\t", key=re.sub(r'"[^"]*"', "", header).count)
-
-
-def _check_column(names: list[str], argument: str, name: str, path: Path) -> None:
-    if names.count(name) == 1:
-        return
-    if name in names:
-        raise ValueError(f"{path} must not have several columns of one name, got {name!r} twice.")
-    close = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    shown = ", ".join(names[:20]) + (f", and {len(names) - 20} more" if len(names) > 20 else "")
-    raise ValueError(f"{argument} must name a column of {path} ({shown}), got {name!r}{hint}")
 
 
 def _check_complete(column: Any, name: str) -> None:

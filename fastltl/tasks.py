@@ -9,16 +9,16 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from fastltl import frames
+from fastltl.labels import as_objects, group_codes
 from fastltl.objectives import MeanObjective, ReducedTasks, reduce_tasks
 from fastltl.validation import (
     Array,
     as_floats,
-    check_finite,
     check_generator,
     check_matrix,
     check_positive,
     check_target,
-    text_or_dates,
 )
 
 Task = tuple[Array, Array]
@@ -147,28 +147,10 @@ class TaskSet:
         >>> ltl.TaskSet.from_frame(df, task="school", target="score")
         TaskSet(2 tasks, 1 features, 3 samples)
         """
-        if hasattr(df, "__dataframe__") and not hasattr(df, "__getitem__"):
-            df = _from_interchange(df)
-        names = _column_names(df)
-        if features is None:
-            features = [name for name in names if name not in (task, target)]
-        features = check_names(features, "features")
-        chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
-        for argument, name in chosen:
-            if names.count(name) != 1:
-                found = "several columns" if name in names else "no column"
-                raise ValueError(
-                    f"{argument} must name a column of df ({', '.join(map(str, names))}), "
-                    f"got {name!r}, which is {found}."
-                )
-        used = [name for _, name in chosen]
-        if len(set(used)) < len(used):
-            twice = next(name for name in used if used.count(name) > 1)
-            raise ValueError(f"task, target and features must differ, got {twice!r} twice.")
-        if len(features) == 0:
-            raise ValueError("features must name at least one column of df, got none.")
-        y = _numeric_column(df, target, swapped_with=task)
-        X = np.stack([_numeric_column(df, name, len(y)) for name in features], axis=1)
+        df = frames.with_columns_by_name(df)
+        features = frames.choose_features(frames.column_names(df), "df", task, target, features)
+        y = frames.numeric_column(df, target, swapped_with=task)
+        X = np.stack([frames.numeric_column(df, name, len(y)) for name in features], axis=1)
         codes, labels = group_codes(df[task], len(y), f"column {task!r}")
         return cls._grouped(check_matrix(X), y, codes, labels, tuple(map(str, features)))
 
@@ -432,125 +414,5 @@ def _same_names(before: Names, names: Names, i: int) -> Names:
     return before if names is None else names
 
 
-def as_objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
-    """A 1-D object array, even of labels that are sequences themselves."""
-    array = np.empty(len(labels), dtype=object)
-    for i, label in enumerate(labels):
-        array[i] = label
-    return array
-
-
 def _concatenated(rows: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
-
-
-def group_codes(
-    groups: Any, n_samples: int, name: str
-) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
-    """Number the groups in order of first appearance: (number of each row, the groups)."""
-    # NumPy would make strings of all the entries of a list with both numbers and strings.
-    values = as_objects(groups) if isinstance(groups, list | tuple) else np.asarray(groups)
-    if np.ma.is_masked(groups):
-        raise ValueError(f"{name} must name a task for every row, got masked entries.")
-    if values.shape != (n_samples,):
-        raise ValueError(
-            f"{name} must have one entry for each of the {n_samples} rows, "
-            f"got shape {values.shape}."
-        )
-    numbers: dict[Hashable, int] = {}
-    try:
-        codes = [numbers.setdefault(group, len(numbers)) for group in values.tolist()]
-    except TypeError as error:
-        raise TypeError(f"{name} must hold numbers, strings or the like ({error}).") from error
-    for group in numbers:
-        if is_missing(group):
-            raise ValueError(
-                f"{name} must name a task for every row, got {group!r} at row "
-                f"{codes.index(numbers[group])}."
-            )
-    return np.array(codes, dtype=np.int64), list(numbers)
-
-
-def is_missing(value: Any) -> bool:
-    """Whether it is None, or a NaN, NaT or NA, none of which says that it equals itself."""
-    try:
-        return value is None or not bool(value == value)
-    except (TypeError, ValueError):
-        return True
-
-
-def _from_interchange(df: Any) -> Any:
-    """A pyarrow table of a data frame that shows itself through the interchange protocol only."""
-    try:
-        from pyarrow.interchange import from_dataframe
-    except ImportError as error:
-        raise TypeError(
-            "df must have columns that can be taken by name, or pyarrow must be installed "
-            f"(pip install 'fastltl[parquet]'), got {type(df).__name__} without it."
-        ) from error
-    return from_dataframe(df)
-
-
-def _column_names(df: Any) -> list[Any]:
-    """Names of the columns of a table of any library."""
-    if hasattr(df, "column_names"):  # pyarrow, whose `columns` are the data
-        names = df.column_names
-    elif hasattr(df, "columns"):
-        names = df.columns
-    elif hasattr(df, "keys"):
-        names = df.keys()
-    else:
-        raise TypeError(f"df must be a data frame with named columns, got {type(df).__name__}.")
-    return list(names)
-
-
-def check_names(names: Any, argument: str) -> list[str]:
-    """A list of the names of columns."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        got = f"the string {names!r}" if isinstance(names, str) else type(names).__name__
-        raise ValueError(f"{argument} must be a sequence of names, got {got}.")
-    return list(names)
-
-
-def _numeric_column(
-    df: Any, name: str, length: int | None = None, swapped_with: str | None = None
-) -> Array:
-    """A column of finite numbers; an error says what else it holds.
-
-    What a target may have been swapped with is the column of tasks.
-    """
-    column = df[name]
-    if not isinstance(column, np.ma.MaskedArray):
-        try:
-            column = np.asarray(column)
-        except ValueError:  # it is ragged
-            column = as_floats(column, f"column {name!r}")
-    if text_or_dates(column):
-        what, advice = _what_it_holds(column)
-        if swapped_with is None:
-            advice += ", or leave it out of features"
-        elif np.asarray(df[swapped_with]).dtype.kind in "fiu":
-            advice = f"task and target may be swapped, for {swapped_with!r} holds numbers"
-        raise ValueError(f"column {name!r} must be numeric, got {what}: {advice}.")
-    column = as_floats(column, f"column {name!r}")
-    if column.ndim != 1 or (length is not None and len(column) != length):
-        wanted = "a number in each row" if length is None else f"{length} rows"
-        got = len(column) if column.ndim == 1 else f"an array of shape {column.shape}"
-        raise ValueError(f"column {name!r} must have {wanted}, got {got}.")
-    check_finite(column, f"column {name!r}")
-    return column
-
-
-def _what_it_holds(column: npt.NDArray[Any]) -> tuple[str, str]:
-    """What a column holds that is not numbers, and how to make numbers of it."""
-    if column.dtype.kind in "mM" and column.size:
-        kind = "durations" if column.dtype.kind == "m" else "dates"
-        return f"{column.dtype}, {kind} such as {column.flat[0]}", "make numbers of them"
-    texts = [str(value) for value in column.flat if isinstance(value, str)]
-    if not texts:
-        return text_or_dates(column), "make numbers of it"
-    try:
-        np.array(texts).astype(np.float64)
-    except ValueError:
-        return f"text such as {texts[0]!r}", "encode it"
-    return f"text such as {texts[0]!r}", "make numbers of it with astype(float)"

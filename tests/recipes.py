@@ -49,3 +49,8 @@ def incomplete():
 
 def no_tasks():
     return [1, 2]
+
+
+def wait_and_return(seconds, value):
+    time.sleep(seconds)
+    return value

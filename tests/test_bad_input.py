@@ -742,7 +742,10 @@ BAD_ARGUMENTS = {
     "path, a number": ({"path": 3}, "path must name a file, got 3"),
     "features, a number": ({"features": 3}, "features must be a sequence of names, got int"),
     "features, a string": ({"features": "v"}, "features must be a sequence of names, got the str"),
-    "features, none": ({"features": []}, "must have a column to learn from"),
+    "features, none": (
+        {"features": []},
+        "features must name a column of .* besides task and target",
+    ),
     "features, not there": ({"features": ["w"]}, "features must name a column"),
     "drop, a string": ({"drop": "v"}, "drop must be a sequence of names, got the string 'v'"),
     "drop, a number": ({"drop": 3}, "drop must be a sequence of names, got int"),

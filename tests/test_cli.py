@@ -101,7 +101,11 @@ def test_compare_prints_the_table_and_the_verdict_and_writes_the_report(table, c
         (None, ["--task", "store"], "task must name a column"),
         (None, ["--target", "kind"], "target must name a column of numbers, got 'kind'"),
         (None, ["--features", "height"], "features must name a column"),
-        (None, ["--drop", "size", "--drop", "kind"], "must have a column to learn from"),
+        (
+            None,
+            ["--drop", "size", "--drop", "kind"],
+            "besides task and target, got none",
+        ),
         ("PK\3\4", [], "must be CSV or Parquet, got an Excel workbook or zip file"),
         ("", [], "is empty"),
         ("shop,size,sales\n1,2,3\n1,3,4\n1,4,5\n1,5,6\n", [], "at least 4 tasks with 4 samples"),

@@ -19,7 +19,8 @@ from pyarrow import csv, parquet
 
 import fastltl as ltl
 from fastltl import cli, results
-from fastltl.distributed import ShardedObjective, ShardedTaskSet, fit_path, fit_sharded
+from fastltl.distributed import ShardedTaskSet, fit_path, fit_sharded
+from fastltl.distributed.shards import ShardedObjective
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -88,7 +89,7 @@ def test_batch_learners_find_the_same(client, learner):
     if weights[0] is not None:
         assert relative(found.coef_, weights[0]) < 1e-11
         assert np.allclose(found.intercept_, weights[1], atol=1e-11)
-        assert found.predict(TASKS[7][0], [7 % 12] * 12).shape == (12,)
+        assert found.predict(TASKS[7][0], [7] * 12).shape == (12,)
 
 
 def test_who_answers_first_does_not_matter(client):
@@ -378,6 +379,20 @@ def test_a_cluster_without_workers(processes):
         worker.kill()
         with pytest.raises(ConnectionError, match="client must have workers that stay, got none"):
             ltl.BatchLTL().fit(tasks)
+
+
+def test_a_sweep_whose_workers_die_on_the_way(processes, monkeypatch):
+    """What has come is given out; what nobody can compute is not waited for."""
+    _, worker, address = processes
+    monkeypatch.setattr(results, "TIMEOUT", 3)
+    work = partial(recipes.wait_and_return, 0.5)
+    with Client(address, timeout=30) as client:
+        client.wait_for_workers(1)
+    answers = results.map_on_cluster(work, list(range(100)), address)
+    assert next(answers) in range(100)
+    worker.kill()
+    with pytest.raises(ConnectionError, match="client must have workers that stay, got none"):
+        list(answers)
 
 
 def test_a_client_that_was_closed(client):

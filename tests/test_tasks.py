@@ -194,7 +194,11 @@ def test_from_frame(frame):
         ),
         ({}, {"target": "mark"}, "target must name a column"),
         ({}, {"features": ["age", "iq"]}, "features must name a column of df .* got 'iq'"),
-        ({}, {"features": []}, "features must name at least one column"),
+        (
+            {},
+            {"features": []},
+            "features must name a column of df besides task and target, got none",
+        ),
         ({"age": ["7", "x", "9", "10"]}, {}, "column 'age' must be numeric"),
         (
             {"age": [7, np.nan, 9, 10]},
@@ -235,7 +239,7 @@ def test_a_bad_column_is_named(change, arguments, message):
 
 def test_a_name_that_stands_twice_and_a_column_too_short_are_named():
     df = pd.DataFrame(TABLE).set_axis(["school", "score", "age", "age"], axis=1)
-    with pytest.raises(ValueError, match="got 'age', which is several columns"):
+    with pytest.raises(ValueError, match="got 'age', which several are called"):
         ltl.TaskSet.from_frame(df, task="school", target="score")
     with pytest.raises(ValueError, match="column 'age' must have 4 rows, got 1"):
         ltl.TaskSet.from_frame(TABLE | {"age": [1]}, task="school", target="score")

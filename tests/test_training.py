@@ -137,7 +137,7 @@ def test_bad_tasks_can_be_left_out(tmp_path, capsys):
         (["--features", "a"], r"features must be None, which .*c.npz was begun with, got \('a',\)"),
         (["--every", "0"], "wanted a whole number from 1 up, got '0'"),
         (["--lam", "nan"], "wanted a positive number, got 'nan'"),
-        (["--target", "store"], "task, target, features and drop must differ, got 'store' twice"),
+        (["--target", "store"], "task, target and features must differ, got 'store' twice"),
         (["--checkpoint", "."], r"wanted a file, got the folder '\.'"),
         (["--checkpoint", "no/c.npz"], "there is no folder 'no'"),
     ],

@@ -13,9 +13,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fastltl import kernels
+from fastltl.labels import group_codes
 from fastltl.learners.ridge import RepresentationRidge
 from fastltl.storage import Savable
-from fastltl.tasks import TaskSet, check_iterable, group_codes
+from fastltl.tasks import TaskSet, check_iterable
 from fastltl.threads import steadily
 from fastltl.validation import Array, check_computed, check_matrix, check_target
 

@@ -129,10 +129,7 @@ class OnlineLearner(RepresentationLearner):
 
     def _has_changed_settings(self) -> bool:
         """Whether parameters are others than those that the run began with."""
-        try:
-            return self._settings() != self._run_settings
-        except (TypeError, ValueError):  # of an array, say, which equals no number
-            return True
+        return _differ(self._settings(), self._run_settings)
 
     def _check_settings(self) -> None:
         """The parameters are those that the run began with."""
@@ -143,7 +140,7 @@ class OnlineLearner(RepresentationLearner):
             for name, then, now in zip(
                 self._SETTINGS, self._run_settings, self._settings(), strict=True
             )
-            if repr(now) != repr(then)
+            if _differ(now, then)
         ]
         raise ValueError(
             "parameters must stay as they were at the first task, got "
@@ -264,6 +261,14 @@ class OnlineLearner(RepresentationLearner):
         return self._fitted_run().n_tasks
 
 
+def _differ(now: Any, then: Any) -> bool:
+    """Whether parameters have changed, or cannot be told from changed ones."""
+    try:
+        return now is not then and bool(now != then)
+    except (TypeError, ValueError):  # of an array, say, which equals no number
+        return True
+
+
 class OnlineLTL(OnlineLearner):
     """Learn a representation task by task: each task improves D and is forgotten.
 
@@ -351,11 +356,9 @@ class OnlineLTL(OnlineLearner):
         A task that the kernel refuses has changed nothing, and meets its error in the other lane.
         """
         run: Run | None = self.__dict__.get("_run")
-        try:
-            has_changed = run is not None and self._settings() != self._run_settings
-        except (TypeError, ValueError):  # the other lane says what it is
+        if run is None or self._has_changed_settings():
             return False
-        if run is None or has_changed or self.fit_intercept or self._warns_of_arrays:
+        if self.fit_intercept or self._warns_of_arrays:
             return False
         if not is_ready_task(X, y, self.n_features_in_):
             X, y = writable(X), writable(y)

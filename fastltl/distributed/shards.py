@@ -1,0 +1,256 @@
+"""Tasks in shards that stay on the workers of a Dask cluster, and the batch learners' objective.
+
+A shard is a recipe, a function without arguments that returns a `TaskSet`, and so what a lost
+worker had is made anew on another. Results are put together in the order of the shards, whoever
+answers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastltl.distributed.cluster import TIMEOUT, Cluster
+from fastltl.labels import as_objects
+from fastltl.objectives import MeanObjective, relative_scales
+from fastltl.streams import open_stream
+from fastltl.tasks import Names, TaskSet
+from fastltl.validation import Array, check_computed
+
+Shard = Callable[[], TaskSet]
+
+
+class Facts(NamedTuple):
+    """What there is to know of a shard without its numbers."""
+
+    labels: npt.NDArray[np.object_]
+    n_features: int
+    feature_names: Names
+    largest_target: float
+
+
+class ShardedTaskSet:
+    """Tasks that are spread over the workers of a Dask cluster, for `BatchLTL` and `MTL`.
+
+    The learners take it in the place of a `TaskSet` and find the same. A d x d matrix goes out to
+    the workers, a d x d matrix and a number come back.
+
+    Parameters
+    ----------
+    shards : sequence of callables
+        Each returns a TaskSet when it is called without arguments, on whatever worker.
+    client : distributed.Client
+    timeout : float
+        Seconds without a scheduler after which a fit ends with a ConnectionError.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from distributed import Client
+    >>> import fastltl as ltl
+    >>> from fastltl.distributed import ShardedTaskSet
+    >>> environment = ltl.datasets.make_environment(n_features=5, noise=0.1, random_state=0)
+    >>> parts = [environment.tasks(20, n_samples=8) for _ in range(3)]
+    >>> with Client(processes=False, dashboard_address=":0") as client:
+    ...     tasks = ShardedTaskSet([partial(ltl.TaskSet, list(part)) for part in parts], client)
+    ...     learner = ltl.BatchLTL(lam=0.1).fit(tasks)
+    >>> tasks
+    ShardedTaskSet(60 tasks, 5 features, 3 shards)
+    >>> learner.D_.trace().round(6)
+    np.float64(10.0)
+    """
+
+    def __init__(self, shards: Iterable[Shard], client: Any, timeout: float = TIMEOUT) -> None:
+        self.cluster = Cluster(client, timeout)
+        self.shards = list(shards)
+        for i, shard in enumerate(self.shards):
+            if not callable(shard):
+                raise TypeError(
+                    f"shards must be functions that return a TaskSet, got {type(shard).__name__} "
+                    f"as shard {i}."
+                )
+        if not self.shards:
+            raise ValueError("shards must hold at least one function, got none.")
+        # A task set is made once, and made anew if the worker that has it is lost.
+        self.parts = [self.cluster.submit(made, i, shard) for i, shard in enumerate(self.shards)]
+        asked = [self.cluster.submit(_facts, part) for part in self.parts]
+        self.facts: list[Facts] = self.cluster.results(asked)
+        for i, facts in enumerate(self.facts):
+            if (facts.n_features, facts.feature_names) != (self.n_features, self.feature_names):
+                names = "" if facts.feature_names is None else f" ({facts.feature_names})"
+                raise ValueError(
+                    f"shard {i} must have the {self.n_features} features of the first, got "
+                    f"{facts.n_features}{names}."
+                )
+
+    @classmethod
+    def from_files(
+        cls,
+        paths: Iterable[str | PathLike[str]],
+        client: Any,
+        task: str | None = None,
+        target: str = "y",
+        features: Sequence[str] | None = None,
+        timeout: float = TIMEOUT,
+    ) -> ShardedTaskSet:
+        """A shard for each file, read by `fastltl.open_stream` on the worker that has the shard.
+
+        Parameters
+        ----------
+        paths : iterable of str or path
+            As workers find them.
+        client : distributed.Client
+        task, target, features
+            As in `fastltl.open_stream`.
+        timeout : float
+            As above.
+        """
+        if isinstance(paths, str | PathLike):
+            raise TypeError(f"paths must be an iterable of paths, got {paths!r} alone.")
+        shards = [partial(_read, path, task, target, features) for path in paths]
+        return cls(shards, client, timeout)
+
+    def __len__(self) -> int:
+        return sum(len(facts.labels) for facts in self.facts)
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardedTaskSet({len(self)} tasks, {self.n_features} features, "
+            f"{len(self.shards)} shards)"
+        )
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, the same in every task."""
+        return self.facts[0].n_features
+
+    @property
+    def feature_names(self) -> Names:
+        """Names of the features if the shards have them, else None."""
+        return self.facts[0].feature_names
+
+    @property
+    def labels(self) -> npt.NDArray[np.object_]:
+        """Name of each task, in the order of the shards.
+
+        Where shards have tasks of the same name, it is a pair of the shard's number and the name.
+        """
+        labels = [label for facts in self.facts for label in facts.labels]
+        if len(set(labels)) < len(labels):
+            labels = [(i, label) for i, facts in enumerate(self.facts) for label in facts.labels]
+        return as_objects(labels)
+
+    def mean_objective(
+        self, penalised: bool, fit_intercept: bool, n_threads: int
+    ) -> ShardedObjective:
+        """What batch learners minimise. Each worker has as many threads as Dask gives it."""
+        unit = max(facts.largest_target for facts in self.facts)
+        parts = [
+            self.cluster.submit(_objective, part, penalised, fit_intercept, unit)
+            for part in self.parts
+        ]
+        return ShardedObjective(self.cluster, parts, [len(f.labels) for f in self.facts], unit)
+
+
+class ShardedObjective:
+    """A mean objective over shards: the sum of theirs, each weighted by its number of tasks."""
+
+    def __init__(
+        self, cluster: Cluster, parts: list[Any], sizes: list[int], target_unit: float
+    ) -> None:
+        self.cluster, self.parts, self.target_unit = cluster, parts, target_unit
+        self.n_tasks = sum(sizes)
+        answers = cluster.results(
+            [cluster.submit(_scales_and_value_at_zero, part) for part in parts]
+        )
+        self.feature_scales = relative_scales([squares for squares, _ in answers])
+        self.value_at_zero = check_computed(
+            float(sum(value for _, value in answers) / self.n_tasks)
+        )
+        self.n_features = len(self.feature_scales)
+        self._D = np.zeros((self.n_features, self.n_features))
+
+    def value_and_gradient(self, D: Array) -> tuple[float, Array]:
+        """F(D) and its gradient."""
+        self._D = D
+        asked = self.cluster.ask_all(self.parts, _value_and_gradient, D)
+        value, gradient = self.cluster.total(asked)
+        return check_computed(float(value / self.n_tasks)), check_computed(gradient / self.n_tasks)
+
+    def curvature(self, E: Array) -> Array:
+        """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
+        asked = self.cluster.ask_all(self.parts, _curvature, (self._D, E))
+        (change,) = self.cluster.total(asked)
+        mean: Array = change / self.n_tasks
+        return mean
+
+    def weights(self, D: Array) -> Array:
+        """Ridge weights of each task with D, by rows, in the units of y."""
+        answers = self.cluster.results(self.cluster.ask_all(self.parts, _weights, D))
+        self._intercepts = np.concatenate([intercepts for _, intercepts in answers])
+        return np.concatenate([weights for weights, _ in answers])
+
+    def intercepts(self, weights: Array) -> Array:
+        """The intercepts that came with the weights."""
+        return self._intercepts
+
+
+def _read(
+    path: str | PathLike[str], task: str | None, target: str, features: Sequence[str] | None
+) -> TaskSet:
+    return open_stream(path, task, target, features).task_set()
+
+
+def made(i: int, shard: Shard) -> TaskSet:
+    """The tasks of a shard; an error says which shard it is about."""
+    try:
+        tasks = shard()
+        if not isinstance(tasks, TaskSet):
+            raise TypeError(f"its function must return a TaskSet, got {type(tasks).__name__}.")
+        if len(tasks) == 0:
+            raise ValueError("it must hold at least one task, got none.")
+    except OSError as error:
+        raise OSError(f"shard {i}: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"shard {i}: {error}") from error
+    except Exception as error:
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise ValueError(f"shard {i}: {kind}{error}") from error
+    return tasks
+
+
+def _facts(tasks: TaskSet) -> Facts:
+    return Facts(tasks.labels, tasks.n_features, tasks.feature_names, tasks.largest_target)
+
+
+def _objective(
+    tasks: TaskSet, penalised: bool, fit_intercept: bool, target_unit: float
+) -> MeanObjective:
+    # Dask computes several shards at a time, so each has one thread.
+    return tasks.mean_objective(penalised, fit_intercept, 1, target_unit)
+
+
+def _scales_and_value_at_zero(objective: MeanObjective) -> tuple[tuple[float, Array], float]:
+    return objective.feature_squares, objective.value_at_zero * objective.n_tasks
+
+
+def _value_and_gradient(objective: MeanObjective, D: Array) -> tuple[float, Array]:
+    value, gradient = objective.value_and_gradient(D)
+    return value * objective.n_tasks, gradient * objective.n_tasks
+
+
+def _curvature(objective: MeanObjective, D_and_E: tuple[Array, Array]) -> tuple[Array]:
+    """At a D that is said: a shard made anew on another worker was at none."""
+    D, E = D_and_E
+    objective.stand_at(D)
+    return (objective.curvature(E) * objective.n_tasks,)
+
+
+def _weights(objective: MeanObjective, D: Array) -> tuple[Array, Array]:
+    weights = objective.weights(D)
+    return weights, objective.intercepts(weights)
