@@ -117,7 +117,7 @@ def inlined(function: Callable[..., Any]) -> Any:
     return compiled(function, inline="always")
 
 
-def _inner(function: Callable[..., Any]) -> Any:
+def inner(function: Callable[..., Any]) -> Any:
     """`compiled` for compiled callers only, without a way in from Python."""
     return compiled(function, no_cpython_wrapper=True)
 
@@ -160,19 +160,19 @@ if IS_DIRECT:
             _ref(0.0), C.ctypes, _int(max(1, n)),
         )  # fmt: skip
 
-    @_inner
+    @inner
     def multiply(A, B, C):
         """C <- A B. Modified in place: C."""
         (m, k), n = A.shape, B.shape[1]
         _gemm(_N, _N, n, m, k, B, n, A, k, C)
 
-    @_inner
+    @inner
     def multiply_transposed(A, B, C):
         """C <- A B'. Modified in place: C."""
         (m, k), n = A.shape, B.shape[0]
         _gemm(_T, _N, n, m, k, B, k, A, k, C)
 
-    @_inner
+    @inner
     def transposed_multiply(A, B, C):
         """C <- A'B. Modified in place: C."""
         (k, m), n = A.shape, B.shape[1]
@@ -188,17 +188,17 @@ if IS_DIRECT:
             _ref(0.0), y.ctypes, _int(1),
         )  # fmt: skip
 
-    @_inner
+    @inner
     def apply(A, x, y):
         """y <- A x. Modified in place: y."""
         _gemv(_T, A, x, y)
 
-    @_inner
+    @inner
     def apply_transposed(A, x, y):
         """y <- A'x. Modified in place: y."""
         _gemv(_N, A, x, y)
 
-    @_inner
+    @inner
     def apply_symmetric(A, x, y):
         """y <- A x, reading A's lower triangle only. Modified in place: y."""
         n = x.size
@@ -207,12 +207,12 @@ if IS_DIRECT:
             y.ctypes, _int(1),
         )  # fmt: skip
 
-    @_inner
+    @inner
     def length(x):
         """|x|, which neither overflows nor underflows on the way."""
         return _dnrm2(_int(x.size), x.ctypes, _int(1))
 
-    @_inner
+    @inner
     def add_gram(A, c, C):
         """C <- C + c A'A, its lower triangle only. Modified in place: C."""
         k, n = A.shape
@@ -221,7 +221,7 @@ if IS_DIRECT:
             C.ctypes, _int(n),
         )  # fmt: skip
 
-    @_inner
+    @inner
     def multiply_by_triangle(X, A):
         """X <- X L with L the lower triangle of A. Modified in place: X."""
         m, n = X.shape
@@ -230,14 +230,14 @@ if IS_DIRECT:
             _int(n), X.ctypes, _int(n),
         )  # fmt: skip
 
-    @_inner
+    @inner
     def cholesky(A):
-        """Replace the lower triangle of A = L L' by L; False if there is no L. In place: A."""
+        """Replace the upper triangle of A = U'U by U; False if there is no U. In place: A."""
         n, info = A.shape[0], np.zeros(1, np.int32)
-        _dpotrf(_ref(_U), _int(n), A.ctypes, _int(n), info.ctypes)
+        _dpotrf(_ref(_L), _int(n), A.ctypes, _int(n), info.ctypes)
         return info[0] == 0
 
-    @_inner
+    @inner
     def pivoted_cholesky(A, pivots):
         """The numerical rank r of A, PSD, and r columns of L with L L' = A in the order of pivots.
 
@@ -253,16 +253,14 @@ if IS_DIRECT:
             pivots[i] -= 1
         return rank[0]
 
-    @_inner
-    def cholesky_solve(L, x):
-        """x <- (L L')^-1 x. Modified in place: x."""
+    @inner
+    def cholesky_solve(U, x):
+        """x <- (U'U)^-1 x. Modified in place: x."""
         n = x.size
-        for transposed in (_T, _N):
-            _dtrsv(
-                _ref(_U), _ref(transposed), _ref(_N), _int(n), L.ctypes, _int(n), x.ctypes, _int(1)
-            )
+        for form in (_N, _T):
+            _dtrsv(_ref(_L), _ref(form), _ref(_N), _int(n), U.ctypes, _int(n), x.ctypes, _int(1))
 
-    @_inner
+    @inner
     def eigh(A, values):
         """Replace A by its eigenvectors, as rows; values ascend. Modified in place: both."""
         n = values.size
@@ -275,7 +273,7 @@ if IS_DIRECT:
         if info[0] != 0:
             A[:], values[:] = np.nan, np.nan
 
-    @_inner
+    @inner
     def triangularise(X, y):
         """With X = Q R of n >= d rows: X's first d rows <- R, y <- Q'y. Modified in place: both."""
         n, d = X.shape
@@ -291,7 +289,7 @@ if IS_DIRECT:
         for i in range(d):
             X[i, :i] = 0.0
 
-    @_inner
+    @inner
     def svd(X):
         """U, s and V' of X = U diag(s) V', with min(n, d) singular values. X is destroyed."""
         n, d = X.shape
@@ -307,13 +305,13 @@ if IS_DIRECT:
             U[:], s[:], Vt[:] = np.nan, np.nan, np.nan
         return U, s, Vt
 
-    @_inner
+    @inner
     def sort_descending(x):
         """Sort x. Modified in place."""
         info = np.zeros(1, np.int32)
         _dlasrt(_ref(_D), _int(x.size), x.ctypes, info.ctypes)
 
-    @_inner
+    @inner
     def secular_root(j, poles, z, rho, distances):
         """The j-th root r of 1 + rho sum_i z_i^2 / (poles_i - r) = 0; NaN if it is not found.
 
@@ -329,71 +327,71 @@ if IS_DIRECT:
 
 else:
 
-    @_inner
+    @inner
     def multiply(A, B, C):
         C[:] = np.dot(A, B)
 
-    @_inner
+    @inner
     def multiply_transposed(A, B, C):
         C[:] = np.dot(A, B.T)
 
-    @_inner
+    @inner
     def transposed_multiply(A, B, C):
         C[:] = np.dot(A.T, B)
 
-    @_inner
+    @inner
     def apply(A, x, y):
         y[:] = np.dot(A, x)
 
-    @_inner
+    @inner
     def apply_transposed(A, x, y):
         y[:] = np.dot(x, A)
 
-    @_inner
+    @inner
     def apply_symmetric(A, x, y):
         y[:] = np.dot(np.tril(A) + np.tril(A, -1).T, x)
 
-    @_inner
+    @inner
     def length(x):
         largest = np.max(np.abs(x)) if x.size else 0.0
         if not 0.0 < largest < np.inf:
             return largest
         return largest * np.sqrt(np.sum((x / largest) ** 2))
 
-    @_inner
+    @inner
     def add_gram(A, c, C):
         C += c * np.tril(np.dot(A.T, A))
 
-    @_inner
+    @inner
     def multiply_by_triangle(X, A):
         X[:] = np.dot(X, np.tril(A))
 
-    @_inner
+    @inner
     def cholesky(A):
         try:
-            A[:] = np.linalg.cholesky(A)
+            A[:] = np.linalg.cholesky(A.T).T
         except Exception:  # a LinAlgError, which Numba can catch under no narrower name
             return False
         return True
 
-    @_inner
+    @inner
     def pivoted_cholesky(A, pivots):
         for i in range(pivots.size):
             pivots[i] = i
         return A.shape[0]  # as if A had full rank, which serves any A
 
-    @_inner
-    def cholesky_solve(L, x):
-        L = np.tril(L)
-        x[:] = np.linalg.solve(L.T, np.linalg.solve(L, x))
+    @inner
+    def cholesky_solve(U, x):
+        U = np.triu(U)
+        x[:] = np.linalg.solve(U, np.linalg.solve(U.T, x))
 
-    @_inner
+    @inner
     def eigh(A, values):
         w, V = np.linalg.eigh(A)
         values[:] = w
         A[:] = V.T
 
-    @_inner
+    @inner
     def triangularise(X, y):
         d = X.shape[1]
         Q, R = np.linalg.qr(X)
@@ -403,14 +401,14 @@ else:
         y[:d] = z
         y[d:] = np.sqrt(np.dot(misfit, misfit) / max(1, y.size - d))
 
-    @_inner
+    @inner
     def svd(X):
         return np.linalg.svd(X, False)
 
-    @_inner
+    @inner
     def sort_descending(x):
         x[:] = np.sort(x)[::-1]
 
-    @_inner
+    @inner
     def secular_root(j, poles, z, rho, distances):
         return np.nan

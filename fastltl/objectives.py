@@ -16,8 +16,11 @@ from fastltl.validation import Array, check_computed
 Indices = npt.NDArray[np.int64]
 
 #: A representation of a rank below this fraction of the features has its rank made use of. Above
-#: it there is little to spare, and curvature would have to start over.
-LOW_RANK = 0.7
+#: it there is little to spare.
+LOW_RANK = 0.9
+
+#: The largest of the inputs, or its inverse, below which their squares may lose digits.
+SMALLEST_UNIT = 1e-100
 
 
 class ReducedTasks(NamedTuple):
@@ -43,11 +46,15 @@ class ReducedTasks(NamedTuple):
         return int(self.R.shape[1])
 
     @property
-    def cost_of_dual(self) -> float:
-        """Nanoseconds, roughly, for the Cholesky factor of M of a task."""
-        n_rows, d = self.R.shape
-        rows = n_rows / len(self.sizes)
-        return float(0.1 * rows * d * (d + rows))
+    def cost_of_factor(self) -> float:
+        """Nanoseconds, roughly, for the Cholesky factor of M of a task, and what it is for."""
+        rows = len(self.R) / len(self.sizes)
+        return float(1000.0 + 0.03 * rows**3)
+
+    def cost_of_dual(self, rank: int) -> float:
+        """`cost_of_factor`, and that of M itself at a D of this rank."""
+        rows = len(self.R) / len(self.sizes)
+        return float(self.cost_of_factor + 0.04 * rows * rank * (2 * self.n_features + rows))
 
 
 def reduce_tasks(
@@ -108,8 +115,8 @@ def relative_scales(squares: Sequence[tuple[float, Array]]) -> Array:
     A feature that is constant in each task is so once the tasks are centred. `squares` are the
     `MeanObjective.feature_squares` of parts of the tasks.
     """
-    unit = max(largest for largest, _ in squares)
-    scales = np.sqrt(np.sum([part * (largest / unit) ** 2 for largest, part in squares], axis=0))
+    unit = max(own for own, _ in squares)
+    scales = np.sqrt(np.sum([part * (own / unit) ** 2 for own, part in squares], axis=0))
     scales[scales <= len(scales) * kernels.EPS * scales.max()] = scales.max() or 1.0
     relative: Array = scales / scales.max()
     return relative
@@ -132,9 +139,10 @@ class MeanObjective:
         shape = len(tasks.sizes), tasks.n_features
         self._values = np.empty(shape[0])
         self._A, self._B, self._dA, self._dB = (np.empty(shape) for _ in range(4))
-        self._L = np.empty(tasks.corners[-1])
+        self._factors = np.empty(tasks.corners[-1])
         self._D = np.zeros((tasks.n_features, tasks.n_features))
         self._is_factorised = False
+        self._most_rows = int(np.diff(tasks.starts).max())
 
     @property
     def n_features(self) -> int:
@@ -146,9 +154,15 @@ class MeanObjective:
 
     @property
     def feature_squares(self) -> tuple[float, Array]:
-        """The largest input, and the sum of the squares of each feature in units of it."""
-        largest = check_computed(float(np.abs(self.tasks.R).max())) or 1.0
-        return largest, np.sum((self.tasks.R / largest) ** 2, axis=0)
+        """A unit, and the sum of the squares of each feature in units of it.
+
+        It is 1, or the largest input where squares of inputs might overflow or underflow.
+        """
+        R = self.tasks.R
+        largest = check_computed(max(float(R.max()), -float(R.min()))) or 1.0
+        if SMALLEST_UNIT < largest < 1.0 / SMALLEST_UNIT:
+            return 1.0, np.einsum("ij,ij->j", R, R)
+        return largest, np.einsum("ij,ij->j", R / largest, R / largest)
 
     @cached_property
     def feature_scales(self) -> Array:
@@ -164,23 +178,17 @@ class MeanObjective:
 
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
         """F(D) and its gradient."""
-        # The rank is that of XD: what is small in D may matter where a feature is large.
-        scales = self.feature_scales
-        F = kernels.low_rank_factor(D * scales * scales[:, None]) / scales
-        if len(F) > LOW_RANK * len(D):
-            F = F[:0]
-        self._evaluate(D, F)
-        with np.errstate(over="ignore", invalid="ignore"):
-            half = self._A.T @ self._B
-        value = check_computed(float(np.mean(self._values)))
-        return value, check_computed((half + half.T) / -len(self._values))
+        F = kernels.low_rank_factor(D, self.feature_scales)
+        self._evaluate(D, F if len(F) <= LOW_RANK * len(D) else F[:0])
+        value = check_computed(float(self._values.mean()))
+        return value, check_computed(kernels.mean_gradient(self._A, self._B))
 
     def _evaluate(self, D: Array, F: Array) -> None:
         """Values and gradients of all tasks at D, which is F'F unless F has no rows."""
         tasks = self.tasks
         self._in_threads(
             kernels.objectives,
-            tasks.cost_of_dual,
+            tasks.cost_of_dual(len(F) or len(D)),
             D,
             F,
             tasks.R,
@@ -192,10 +200,11 @@ class MeanObjective:
             self._values,
             self._A,
             self._B,
-            self._L,
+            self._factors,
             tasks.corners,
         )
-        self._D, self._is_factorised = D, len(F) == 0
+        self._D = D
+        self._is_factorised = len(F) == 0 or len(F) >= self._most_rows
 
     def curvature(self, E: Array) -> Array:
         """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
@@ -204,20 +213,21 @@ class MeanObjective:
             self._evaluate(self._D, self._D[:0])
         self._in_threads(
             kernels.factor_changes,
-            2.0 * (tasks.R.size + self._L.size) / len(tasks.sizes),
+            (tasks.R.size + self._factors.size) / len(tasks.sizes),
             self._A @ E,
             self._B @ E,
             tasks.R,
             tasks.starts,
             tasks.sizes,
             self.penalised,
-            self._L,
+            self._factors,
             tasks.corners,
             self._dA,
             self._dB,
         )
-        half = self._dA.T @ self._B + self._A.T @ self._dB
-        return (half + half.T) / -len(self._values)
+        change: Array = kernels.mean_gradient(self._dA, self._B)
+        change += kernels.mean_gradient(self._A, self._dB)
+        return change
 
     def stand_at(self, D: Array) -> None:
         """Have D for the latest D."""

@@ -52,7 +52,7 @@ def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
         and X.dtype == y.dtype == _FLOAT64
         and y.ndim == 1
         and X.shape == (y.size, n_features)
-        and y.size > 0
+        and X.size > 0
         and X.flags.carray
         and y.flags.carray
     )

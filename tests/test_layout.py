@@ -19,6 +19,7 @@ PACKAGE = Path(fastltl.__file__).parent
 ORDER = [
     "lapack",
     "threads",
+    "kernels.tiles",
     "kernels.dual",
     "kernels.spectrum",
     "kernels.packed",

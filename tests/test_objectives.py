@@ -42,12 +42,22 @@ def test_curvature_is_that_at_the_latest_representation_of_any_rank(penalised):
         assert relative(objective.curvature(E), change) < 1e-6
 
 
+def test_the_mean_gradient_is_symmetric_and_minus_the_mean_of_its_factors():
+    A, B = np.random.default_rng(0).normal(size=(2, 7, 4))
+    expected = -np.mean(
+        [np.outer(a, b) + np.outer(b, a) for a, b in zip(A, B, strict=True)], axis=0
+    )
+    gradient = kernels.mean_gradient(A, B)
+    assert relative(gradient, expected) < 1e-14
+    assert (gradient == gradient.T).all()
+
+
 @pytest.mark.skipif(not lapack.IS_DIRECT, reason="the rank is found by LAPACK")
 def test_a_factor_has_as_many_rows_as_the_rank():
     rng = np.random.default_rng(0)
     for rank in (1, 4, 9):
         D = random_psd(rng, 9, rank, 1e3)
-        F = kernels.low_rank_factor(D)
+        F = kernels.low_rank_factor(D, np.array([1.0, 1e-3, 1e3] * 3))
         assert relative(F.T @ F, D) < 1e-13
         assert len(F) == rank
 

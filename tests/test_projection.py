@@ -131,6 +131,17 @@ def test_a_radius_far_below_the_values_is_not_lost_to_rounding():
         assert kept.argmax() == np.argmax(values)
 
 
+@pytest.mark.parametrize("size", [1e10, 1e13, 1e15, 1e70])
+def test_the_trace_of_a_matrix_far_above_the_radius_becomes_the_radius(size):
+    """Where no eigenvalue is clipped, too."""
+    rng = np.random.default_rng(0)
+    for d in (1, 2, 7, 50):
+        for Q in (size * np.eye(d), size * np.eye(d) + np.diag(rng.uniform(size=d)) / d):
+            D = ltl.project(Q, 1.0)
+            assert np.trace(D) == pytest.approx(1.0, rel=1e-13)
+            assert np.linalg.eigvalsh(D)[0] >= -1e-15
+
+
 def test_a_feasible_matrix_comes_back_to_the_bit():
     D = random_psd(np.random.default_rng(0), 5, trace=0.9)
     D = (D + D.T) / 2

@@ -10,17 +10,18 @@ The gradient has rank two, so M is factorised once and neither M^-1 nor S is eve
 
 import numpy as np
 
-from fastltl.lapack import (
-    LARGEST_UNTHREADED_SIDE,
-    apply,
-    apply_transposed,
+from fastltl.kernels.tiles import (
     cholesky,
     cholesky_solve,
+    multiply_by_half,
+    multiply_to_symmetric,
+    multiply_transposed,
+)
+from fastltl.lapack import (
+    apply,
+    apply_transposed,
     compiled,
     inlined,
-    multiply,
-    multiply_by_triangle,
-    multiply_transposed,
     svd,
     triangularise,
 )
@@ -42,6 +43,14 @@ def mirror(A):
 
 
 @compiled
+def mirror_upper(A):
+    """Copy the upper triangle of A onto the lower one. Modified in place."""
+    for i in range(A.shape[0]):
+        for j in range(i):
+            A[i, j] = A[j, i]
+
+
+@compiled
 def assign(target, source):
     """target <- source, of the same shape. Modified in place: `target`.
 
@@ -60,11 +69,11 @@ def add_rank_two(A, a, b, c):
             A[i, j] += c * (a[i] * b[j] + b[i] * a[j])
 
 
-@compiled
-def solve(L, y):
-    """(L L')^-1 y."""
+@inlined
+def solve(U, y):
+    """(U'U)^-1 y."""
     x = y.copy()
-    cholesky_solve(L, x)
+    cholesky_solve(U, x)
     return x
 
 
@@ -89,6 +98,14 @@ def outer_gram(A, B):
     """A B'."""
     C = np.empty((A.shape[0], B.shape[0]))
     multiply_transposed(A, B, C)
+    return C
+
+
+@compiled
+def symmetric_product(A, B):
+    """A B', if that is symmetric: its upper triangle, at least."""
+    C = np.zeros((A.shape[0], A.shape[0]))
+    multiply_to_symmetric(A, B, C)
     return C
 
 
@@ -129,9 +146,9 @@ def add_to_diagonal(A, c):
 
 @inlined
 def factorise(A):
-    """Replace the lower triangle of A by its Cholesky factor; returns the largest entry of A.
+    """Replace the upper triangle of A = U'U by U; returns the largest entry of A.
 
-    The factor is NaN if A is singular to rounding or not finite. Modified in place: A.
+    U is NaN if A is singular to rounding or not finite. Modified in place: A.
     """
     largest, trace = 0.0, 0.0
     for i in range(A.shape[0]):
@@ -145,27 +162,16 @@ def factorise(A):
 
 @compiled
 def dual_matrix(D, X):
-    """The lower triangle, at least, of X D X'.
+    """The upper triangle, at least, of X D X'.
 
-    With H the lower triangle of D less half the diagonal D = H + H', and X D X' = XH X' + X (XH)'
-    spares half the work of X D, which is the better part. BLAS would multiply by a small triangle
-    in threads, and by a small square in one.
+    If D = H + H' that is XH X' + X (XH)', and H has half the work of D.
     """
-    n, d = X.shape
-    if d <= LARGEST_UNTHREADED_SIDE:
-        XD = np.empty((n, d))
-        multiply(X, D, XD)
-        return outer_gram(XD, X)
-    XH, half = X.copy(), np.empty(d)
-    multiply_by_triangle(XH, D)
-    for j in range(d):
-        half[j] = 0.5 * D[j, j]
-    for i in range(n):
-        for j in range(d):
-            XH[i, j] -= half[j] * X[i, j]
+    n = X.shape[0]
+    XH = np.empty(X.shape)
+    multiply_by_half(X, D, XH)
     dual = outer_gram(XH, X)
     for i in range(n):
-        for j in range(i + 1):
+        for j in range(i, n):
             dual[i, j] += dual[j, i]
     return dual
 
@@ -178,11 +184,11 @@ def factorise_dual(M, n):
 
 
 @inlined
-def has_small_pivot(L, threshold):
-    """Whether a pivot of L L' is below the threshold, or not a number."""
+def has_small_pivot(U, threshold):
+    """Whether a pivot of U'U is below the threshold, or not a number."""
     small = 0
-    for i in range(L.shape[0]):
-        small += not L[i, i] * L[i, i] >= threshold
+    for i in range(U.shape[0]):
+        small += not U[i, i] * U[i, i] >= threshold
     return small > 0
 
 
@@ -196,9 +202,9 @@ def truncate(X, y, misfit):
     those with values that are not finite, stay as they are.
     """
     n, d = X.shape
-    L = outer_gram(X, X)
-    largest = factorise(L)
-    if not (all_finite(X) and has_small_pivot(L, SMALLEST_PIVOT_OF_GRAM * largest)):
+    gram = symmetric_product(X, X)
+    largest = factorise(gram)
+    if not (all_finite(X) and has_small_pivot(gram, SMALLEST_PIVOT_OF_GRAM * largest)):
         return X, y, misfit
     U, s, Vt = svd(X.copy())
     rank = 1
@@ -216,16 +222,16 @@ def truncate(X, y, misfit):
 
 @compiled
 def dual_form(D, X, y):
-    """(R, z, misfit, L): the task compressed, truncated if need be, and the factor of its M."""
+    """(R, z, misfit, U): the task compressed, truncated if need be, and the factor of its M."""
     n = y.size
     R, z, misfit = compress(X, y)
-    L = dual_matrix(D, R)
-    largest = factorise_dual(L, n)
-    if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
+    U = dual_matrix(D, R)
+    largest = factorise_dual(U, n)
+    if has_small_pivot(U, SMALLEST_PIVOT_OF_DUAL * largest):
         R, z, misfit = truncate(R, z, misfit)
-        L = dual_matrix(D, R)
-        factorise_dual(L, n)
-    return R, z, misfit, L
+        U = dual_matrix(D, R)
+        factorise_dual(U, n)
+    return R, z, misfit, U
 
 
 @compiled
@@ -241,17 +247,17 @@ def centre(X, y):
 @compiled
 def ridge_weights(D, X, y):
     """w = D X' M^-1 y, the minimiser of |y - Xw|^2 / n + w' D^+ w over the range of D."""
-    R, z, _, L = dual_form(D, X, y)
-    return product(D, transposed_product(R, solve(L, z)))
+    R, z, _, U = dual_form(D, X, y)
+    return product(D, transposed_product(R, solve(U, z)))
 
 
 @inlined
-def dual_loss_and_factors(R, z, misfit, L, n, a, b):
+def dual_loss_and_factors(R, z, misfit, U, n, a, b):
     """`loss_and_factors` of a task in its dual form. Modified in place: a and b."""
-    u = solve(L, z)
+    u = solve(U, z)
     apply_transposed(R, u, a)
     loss = n * np.dot(u, u) + misfit / n
-    cholesky_solve(L, u)
+    cholesky_solve(U, u)
     u *= n
     apply_transposed(R, u, b)
     return loss
@@ -260,9 +266,9 @@ def dual_loss_and_factors(R, z, misfit, L, n, a, b):
 @compiled
 def loss_and_factors(D, X, y):
     """The loss n |u|^2 and the factors a, b of its gradient -(a b' + b a')."""
-    R, z, misfit, L = dual_form(D, X, y)
+    R, z, misfit, U = dual_form(D, X, y)
     a, b = np.empty(X.shape[1]), np.empty(X.shape[1])
-    loss = dual_loss_and_factors(R, z, misfit, L, y.size, a, b)
+    loss = dual_loss_and_factors(R, z, misfit, U, y.size, a, b)
     return loss, a, b
 
 
@@ -270,8 +276,8 @@ def loss_and_factors(D, X, y):
 def task_loss(D, X, y):
     """L(D) = n |M^-1 y|^2, the mean squared training error of the ridge weights."""
     n = y.size
-    _, z, misfit, L = dual_form(D, X, y)
-    u = solve(L, z)
+    _, z, misfit, U = dual_form(D, X, y)
+    u = solve(U, z)
     return n * np.dot(u, u) + misfit / n
 
 

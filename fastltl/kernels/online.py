@@ -21,6 +21,7 @@ from fastltl.kernels.dual import (
     SMALLEST_PIVOT_OF_DUAL,
     add_rank_two,
     add_to_diagonal,
+    all_finite,
     assign,
     compress,
     dual_loss_and_factors,
@@ -28,8 +29,10 @@ from fastltl.kernels.dual import (
     factorise_dual,
     has_small_pivot,
     mirror,
+    mirror_upper,
     outer_gram,
     product,
+    symmetric_product,
     truncate,
 )
 from fastltl.kernels.spectrum import (
@@ -86,7 +89,7 @@ RECORD = np.dtype(
 
 @compiled
 def dual_of_iterate(matrix, vectors, weights, record, X):
-    """The lower triangle of X D X': with P = X V', of P diag(weights - rest) P' + rest XX'."""
+    """The upper triangle of X D X': with P = X V', of P diag(weights - rest) P' + rest XX'."""
     rank, rest = record["rank"], record["rest"]
     if rank < 0:
         return dual_matrix(matrix, X)
@@ -95,11 +98,11 @@ def dual_of_iterate(matrix, vectors, weights, record, X):
     for i in range(P.shape[0]):
         for j in range(rank):
             scaled[i, j] = (weights[j] - rest) * P[i, j]
-    dual = outer_gram(scaled, P)
+    dual = symmetric_product(scaled, P)
     if rest != 0.0:
-        gram = outer_gram(X, X)
+        gram = symmetric_product(X, X)
         for i in range(P.shape[0]):
-            for j in range(i + 1):
+            for j in range(i, P.shape[0]):
                 dual[i, j] += rest * gram[i, j]
     return dual
 
@@ -113,6 +116,8 @@ def meet_task(state, rows, records, meetings, X, y, lo, hi):
     steps lose it to underflow. `meetings` is modified in place.
     """
     n = y.size
+    if not all_finite(X):
+        return False
     R, z, misfit = compress(X, y)
     truncated = False
     R_safe, z_safe, misfit_safe = R, z, misfit
@@ -120,16 +125,16 @@ def meet_task(state, rows, records, meetings, X, y, lo, hi):
         record, a, b = records[k], meetings[k, 0, : X.shape[1]], meetings[k, 1, : X.shape[1]]
         matrix, V, weights = state[0, k], state[2, k], rows[1, k]
         R_k, z_k, misfit_k = R, z, misfit
-        L = dual_of_iterate(matrix, V, weights, record, R_k)
-        largest = factorise_dual(L, n)
-        if has_small_pivot(L, SMALLEST_PIVOT_OF_DUAL * largest):
+        U = dual_of_iterate(matrix, V, weights, record, R_k)
+        largest = factorise_dual(U, n)
+        if has_small_pivot(U, SMALLEST_PIVOT_OF_DUAL * largest):
             if not truncated:
                 R_safe, z_safe, misfit_safe = truncate(R, z, misfit)
                 truncated = True
             R_k, z_k, misfit_k = R_safe, z_safe, misfit_safe
-            L = dual_of_iterate(matrix, V, weights, record, R_k)
-            factorise_dual(L, n)
-        loss = dual_loss_and_factors(R_k, z_k, misfit_k, L, n, a, b)
+            U = dual_of_iterate(matrix, V, weights, record, R_k)
+            factorise_dual(U, n)
+        loss = dual_loss_and_factors(R_k, z_k, misfit_k, U, n, a, b)
         inner, outer = np.dot(a, b), length(a) * length(b)
         norm = gradient_norm(inner, outer, record["entropic"])
         norms = np.hypot(record["norm"], norm)
@@ -315,13 +320,15 @@ def weigh(vectors, values, size, weights, record):
 
 
 @compiled
-def learn(state, rows, records, meetings, X, y, meets, steps, lo, hi):
+def learn(state, rows, numbers, meetings, X, y, meets, steps, lo, hi):
     """Meet a task and step on from it: down the gradient and back into the set, by the cheapest
     path that is exact, or to the regularised leader.
 
-    It does both or, so that threads can share the candidates, one at a time. Returns False, with
-    nothing learned, if the task is refused. Modified in place: all arrays but X and y.
+    It does both or, so that threads can share the candidates, one at a time. The records come as
+    bare numbers, which Numba takes over faster from Python. Returns False, with nothing learned,
+    if the task is refused. Modified in place: all arrays but X and y.
     """
+    records = numbers.view(RECORD)
     if meets and not meet_task(state, rows, records, meetings, X, y, lo, hi):
         return False
     for k in range(lo, hi if steps else lo):
@@ -362,13 +369,14 @@ def start_over(state, rows, records):
 
 
 @compiled
-def follow_duals(state, rows, records, meetings, R, starts, corners, grams, duals, totals, lo, hi):
+def follow_duals(state, rows, numbers, meetings, R, starts, corners, grams, duals, totals, lo, hi):
     """Update X D X' of every task, and its sum over the run, by the step that D has taken.
 
     A certified step D + gamma (a b' + b a') - shift I changes it by
     gamma (p q' + q p') - shift XX' with p = Xa and q = Xb; after others it is computed anew.
     `duals` and `totals` are modified in place.
     """
+    records = numbers.view(RECORD)
     for k in range(lo, hi):
         totals[k] += duals[k]
         gamma, shift = records[k]["step"], records[k]["shift"]
@@ -377,6 +385,7 @@ def follow_duals(state, rows, records, meetings, R, starts, corners, grams, dual
             dual = duals[k, corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
             if np.isnan(shift):
                 new = dual_of_iterate(state[0, k], state[2, k], rows[1, k], records[k], X)
+                mirror_upper(new)
                 assign(dual, new)
             elif meetings[k, 2, 1] > 0.0:
                 gram = grams[corners[t] : corners[t + 1]].reshape(dual.shape)

@@ -13,19 +13,20 @@ from fastltl.kernels.dual import (
     compress,
     dual_matrix,
     factorise_dual,
+    mirror_upper,
     outer_gram,
     product,
     solve,
+    symmetric_product,
     transposed_product,
     truncate,
 )
+from fastltl.kernels.tiles import cholesky_solve, multiply
 from fastltl.lapack import (
     apply_symmetric,
     apply_transposed,
-    cholesky_solve,
     compiled,
     eigh,
-    multiply,
     pivoted_cholesky,
     transposed_multiply,
 )
@@ -50,35 +51,57 @@ def reduce_tasks(X, y, offsets, centred, starts, R, z, ranks, misfits, x_means, 
 
 
 @compiled
-def low_rank_factor(D):
-    """F of r rows with D = F'F to rounding, r being the rank of D."""
+def low_rank_factor(D, scales):
+    """F of r rows with D = F'F to rounding, r being the rank of D where features have scales.
+
+    What is small in D may matter where a feature is large.
+    """
     d = D.shape[0]
-    L, pivots = D.copy(), np.empty(d, np.int32)
+    L, pivots = np.empty((d, d)), np.empty(d, np.int32)
+    for i in range(d):
+        for j in range(d):
+            L[i, j] = D[i, j] * scales[i] * scales[j]
     F = np.zeros((pivoted_cholesky(L, pivots), d))
     for i in range(F.shape[0]):
         for j in range(i, d):
-            F[i, pivots[j]] = L[j, i]
+            F[i, pivots[j]] = L[j, i] / scales[pivots[j]]
     return F
 
 
 @compiled
-def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, L, corners, lo, hi):
+def mean_gradient(A, B):
+    """The mean of -(a b' + b a') over the rows a of A and b of B."""
+    n_tasks, d = A.shape
+    half, gradient = np.empty((d, d)), np.empty((d, d))
+    transposed_multiply(A, B, half)
+    for i in range(d):
+        for j in range(d):
+            gradient[i, j] = (half[i, j] + half[j, i]) / -n_tasks
+    return gradient
+
+
+@compiled
+def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, U, corners, lo, hi):
     """Value of each task's objective at D and factors of its gradient -(a b' + b a').
 
     The objective is the loss n |u|^2 or, `penalised`, the minimum over w of
-    |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. Where D = F'F has a
-    rank below that of X, M^-1 x = (x - P (P'P + n I)^-1 P'x) / n with P = XF'. If F has no rows
-    every M itself is factorised, and left in L from corners[t] on. `values`, A, B and L are
-    modified in place.
+    |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. If F has rows
+    D = F'F, and X D X' = P P' with P = XF'; where it has fewer rows than X,
+    M^-1 x = (x - P (P'P + n I)^-1 P'x) / n. Otherwise M itself is factorised, and left in U from
+    corners[t] on. `values`, A, B and U are modified in place.
     """
-    rank = F.shape[0]
+    rank, Ft = F.shape[0], F.T.copy()
     for t in range(lo, hi):
         n, X, y = sizes[t], R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
         low = 0 < rank < y.size
-        P = outer_gram(X, F) if low else F
-        factor = np.empty((rank, rank)) if low else dual_matrix(D, X)
+        P = np.empty((y.size, rank))
+        if rank > 0:
+            multiply(X, Ft, P)
         if low:
+            factor = np.empty((rank, rank))
             transposed_multiply(P, P, factor)
+        else:
+            factor = symmetric_product(P, P) if rank > 0 else dual_matrix(D, X)
         factorise_dual(factor, n)
         u = low_rank_solve(P, factor, n, y) if low else solve(factor, y)
         apply_transposed(X, u, A[t])
@@ -91,29 +114,29 @@ def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, L, c
             v = low_rank_solve(P, factor, n, u) if low else solve(factor, u)
             v *= n
             apply_transposed(X, v, B[t])
-        if rank == 0:
-            assign(L[corners[t] : corners[t + 1]], factor)
+        if not low:
+            assign(U[corners[t] : corners[t + 1]], factor)
 
 
 @compiled
-def low_rank_solve(P, L, n, y):
-    """(P P' + n I)^-1 y, given the Cholesky factor L of P'P + n I."""
+def low_rank_solve(P, U, n, y):
+    """(P P' + n I)^-1 y, given the Cholesky factor U of P'P + n I."""
     w = transposed_product(P, y)
-    cholesky_solve(L, w)
+    cholesky_solve(U, w)
     return (y - product(P, w)) / n
 
 
 @compiled
-def factor_changes(EA, EB, R, starts, sizes, penalised, L, corners, dA, dB, lo, hi):
+def factor_changes(EA, EB, R, starts, sizes, penalised, U, corners, dA, dB, lo, hi):
     """Derivatives of the factors a and b of each task's gradient as D moves along E.
 
     With dM = X E X': du = -M^-1 X E a, dv = M^-1 (du - X E b / n), da = X'du, db = n X'dv; for
-    the penalised objective b = a / 2. EA and EB hold E a and E b by rows, L what `objectives`
+    the penalised objective b = a / 2. EA and EB hold E a and E b by rows, U what `objectives`
     left there. dA and dB are modified in place.
     """
     for t in range(lo, hi):
         n, X = sizes[t], R[starts[t] : starts[t + 1]]
-        factor = L[corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
+        factor = U[corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
         du = solve(factor, -product(X, EA[t]))
         dA[t] = transposed_product(X, du)
         if penalised:
@@ -133,9 +156,9 @@ def weights_of_tasks(Ds, R, z, starts, sizes, W, lo, hi):
     for item in range(lo, hi):
         k, t = item // n_tasks, item % n_tasks
         X, y = R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
-        L = dual_matrix(Ds[k], X)
-        factorise_dual(L, sizes[t])
-        apply_symmetric(Ds[k], transposed_product(X, solve(L, y)), W[k, t])
+        U = dual_matrix(Ds[k], X)
+        factorise_dual(U, sizes[t])
+        apply_symmetric(Ds[k], transposed_product(X, solve(U, y)), W[k, t])
 
 
 @compiled
@@ -156,6 +179,7 @@ def compute_duals(Ds, R, starts, corners, duals, lo, hi):
     for k in range(lo, hi):
         for t in range(starts.size - 1):
             M = dual_matrix(Ds[k], R[starts[t] : starts[t + 1]])
+            mirror_upper(M)
             duals[k, corners[t] : corners[t + 1]] = M.ravel()
 
 

@@ -16,6 +16,7 @@ from fastltl.kernels.dual import (
     product,
     transposed_product,
 )
+from fastltl.kernels.tiles import cholesky, multiply
 from fastltl.lapack import (
     IS_DIRECT,
     apply,
@@ -23,7 +24,6 @@ from fastltl.lapack import (
     eigh,
     inlined,
     length,
-    multiply,
     secular_root,
     sort_descending,
     transposed_multiply,
@@ -38,10 +38,16 @@ def soft_threshold(values, radius):
     without that case would answer with a negative one. Otherwise all is computed relative to
     the largest g, so that a radius far below it is not lost to rounding.
     """
-    if np.maximum(values, 0.0).sum() <= radius:
-        return np.maximum(values, 0.0)
-    below_top = values - values.max()
-    descending = below_top.copy()
+    kept, total, top = np.empty(values.size), 0.0, values[0]
+    for i in range(values.size):
+        kept[i] = max(values[i], 0.0)
+        total += kept[i]
+        top = max(top, values[i])
+    if total <= radius:
+        return kept
+    for i in range(values.size):
+        kept[i] = values[i] - top
+    descending = kept.copy()
     sort_descending(descending)
     excess, shift = -radius, -radius
     for k in range(1, descending.size):
@@ -49,7 +55,9 @@ def soft_threshold(values, radius):
         if excess >= (k + 1) * descending[k]:
             break
         shift = excess / (k + 1)
-    return np.maximum(below_top - shift, 0.0)
+    for i in range(values.size):
+        kept[i] = max(kept[i] - shift, 0.0)
+    return kept
 
 
 @compiled
@@ -68,8 +76,21 @@ def compose(vectors, values, rest):
 
 @compiled
 def project(Q, radius):
-    """The nearest D to Q, in Frobenius norm, with D PSD and tr D <= radius."""
-    vectors, values = Q.copy(), np.empty(Q.shape[0])
+    """The nearest D to Q, in Frobenius norm, with D PSD and tr D <= radius.
+
+    If Q less the shift that the trace asks for is PSD, which its Cholesky factor shows in a small
+    part of the time of its eigenvectors, that is it, unless the radius is so far below the trace
+    that it would lose digits.
+    """
+    d, trace = Q.shape[0], 0.0
+    for i in range(d):
+        trace += Q[i, i]
+    if trace <= 10.0 * radius:
+        shifted = Q.copy()
+        add_to_diagonal(shifted, -max(0.0, (trace - radius) / d))
+        if cholesky(shifted.copy()):
+            return shifted
+    vectors, values = Q.copy(), np.empty(d)
     eigh(vectors, values)
     kept = soft_threshold(values, radius)
     if np.array_equal(kept, values):
@@ -94,11 +115,17 @@ def soften(values, n_rest, eta, radius):
     Returns the weights of the s_i and the weight of a zero, which `n_rest` more coordinates and
     the slack coordinate have. The largest exponent is subtracted everywhere first.
     """
-    top = max(0.0, eta * values.max()) if values.size else 0.0
-    weights = np.exp(eta * values - top)
+    top = 0.0
+    for value in values:
+        top = max(top, eta * value)
     rest = np.exp(-top)
-    total = weights.sum() + (n_rest + 1) * rest
-    return radius * weights / total, radius * rest / total
+    weights, total = np.empty(values.size), (n_rest + 1) * rest
+    for i in range(values.size):
+        weights[i] = np.exp(eta * values[i] - top)
+        total += weights[i]
+    for i in range(values.size):
+        weights[i] *= radius / total
+    return weights, radius * rest / total
 
 
 @compiled
@@ -151,7 +178,10 @@ def rank_two_update(vectors, values, rank, a, b, c):
     add_to_diagonal(rotation, 1.0)
     a_length, b_length = length(alpha), length(beta)
     half = 0.5 * c * a_length * b_length
-    p, q = alpha / a_length + beta / b_length, alpha / a_length - beta / b_length
+    p, q = np.empty(size), np.empty(size)
+    for i in range(size):
+        p[i] = alpha[i] / a_length + beta[i] / b_length
+        q[i] = alpha[i] / a_length - beta[i] / b_length
     found = IS_DIRECT
     if found:
         found = rank_one_update(new, rotation, p, half) and rank_one_update(

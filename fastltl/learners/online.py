@@ -21,6 +21,7 @@ from fastltl.threads import held_at_fork, may_thread, one_blas_thread, steadily
 from fastltl.validation import (
     Array,
     check_choice,
+    check_finite,
     check_flag,
     check_lam,
     check_matrix,
@@ -127,13 +128,9 @@ class OnlineLearner(RepresentationLearner):
                 self._run = run
         return True
 
-    def _has_changed_settings(self) -> bool:
-        """Whether parameters are others than those that the run began with."""
-        return _differ(self._settings(), self._run_settings)
-
     def _check_settings(self) -> None:
         """The parameters are those that the run began with."""
-        if not self._has_changed_settings():
+        if not _differ(self._settings(), self._run_settings):
             return
         changed = [
             f"{name}={now!r} after {name}={then!r}"
@@ -151,10 +148,14 @@ class OnlineLearner(RepresentationLearner):
         """Learn from a task that needs no preparation, if there is a short way to."""
         return False
 
-    def _checked_task(
-        self, X: npt.ArrayLike, y: npt.ArrayLike, n_features: int | None = None
-    ) -> tuple[Array, Array]:
-        """A task as kernels take it, or an error that says what is wrong with it."""
+    def _checked_task(self, X: Any, y: Any, n_features: int | None = None) -> tuple[Array, Array]:
+        """A task as kernels take it, or an error that says what is wrong with it.
+
+        In one that is taken as it is there may be values that are not finite, which `_learn` finds.
+        """
+        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2
+        if is_matrix and is_ready_task(X, y, n_features or X.shape[1]):
+            return X, y
         owner = type(self).__name__
         data = check_matrix(X, n_features, owner=owner)
         return data, check_target(y, len(data), owner=owner)
@@ -163,6 +164,8 @@ class OnlineLearner(RepresentationLearner):
         """Learn from one task, which may still be too large to."""
         task = kernels.centre(X, y)[:2] if self.fit_intercept else (X, y)
         if not self._take(run, *task):
+            check_finite(X, "X")
+            check_finite(y, "y")
             raise ValueError(
                 "X and y must not be so large, or so small, for this lam and step that results "
                 f"overflow or lose all their digits, got values up to {np.abs(X).max():.3g} in X "
@@ -356,15 +359,16 @@ class OnlineLTL(OnlineLearner):
         A task that the kernel refuses has changed nothing, and meets its error in the other lane.
         """
         run: Run | None = self.__dict__.get("_run")
-        if run is None or self._has_changed_settings():
+        if run is None or _differ(self._settings(), self._run_settings):
             return False
         if self.fit_intercept or self._warns_of_arrays:
             return False
-        if not is_ready_task(X, y, self.n_features_in_):
+        d = self.n_features_in_
+        if not is_ready_task(X, y, d):
             X, y = writable(X), writable(y)
-            if not is_ready_task(X, y, self.n_features_in_):
+            if not is_ready_task(X, y, d):
                 return False
-        if may_thread(*X.shape):
+        if may_thread(y.size, d):
             with one_blas_thread():
                 return run.learn(X, y)
         return run.learn(X, y)
@@ -387,8 +391,7 @@ class OnlineLTL(OnlineLearner):
     @property
     def iterate_(self) -> Array:
         """D^(T+1), chosen for the next task; a copy."""
-        iterate: Array = self._fitted_run().iterates()[0]
-        return iterate
+        return self._fitted_run().iterate(0)
 
     @property
     def cumulative_loss_(self) -> float:

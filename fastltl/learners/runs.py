@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
+from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
 
@@ -62,7 +64,7 @@ class Run(ABC):
             _runs.add(self)
         _, n_candidates, d = self.rows.shape
         meetings = np.zeros((n_candidates, 3, max(5, d)))
-        self._arrays = self.state, self.rows, self.records, meetings
+        self._arrays = self.state, self.rows, self.records.view(np.float64), meetings
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of what was learned, without what the latest task told."""
@@ -112,6 +114,11 @@ class Run(ABC):
         """D^(T+1) of each candidate, in an array of its own."""
         with self.lock:
             return np.array([self._iterate(k) for k in range(len(self.records))])
+
+    def iterate(self, k: int) -> Array:
+        """D^(T+1) of a candidate, in an array of its own."""
+        with self.lock:
+            return self._iterate(k).copy()
 
     def _iterate(self, k: int) -> Array:
         rank, rest = self.records[k]["rank"], self.records[k]["rest"]
@@ -308,6 +315,11 @@ class FollowedDuals:
             checkpoint["of_iterates"],
             checkpoint["of_totals"],
         )
+        # Early checkpoints have nothing of use above the diagonal.
+        for start, stop in pairwise(self.tasks.corners):
+            side = math.isqrt(stop - start)
+            for dual in (*self.of_iterates[:, start:stop], *self.of_totals[:, start:stop]):
+                kernels.mirror(dual.reshape(side, side))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | self.checkpoint()
@@ -344,7 +356,7 @@ class FollowedDuals:
             kernels.compute_duals,
             len(Ds),
             self.n_threads,
-            len(tasks.sizes) * tasks.cost_of_dual,
+            len(tasks.sizes) * tasks.cost_of_dual(tasks.n_features),
             Ds,
             tasks.R,
             tasks.starts,

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg.lapack import dsyevr
+from scipy.linalg.lapack import dsyevx
 from scipy.optimize import OptimizeResult, minimize
 
 from fastltl import kernels
@@ -50,6 +50,11 @@ class Objective(Protocol):
         """How large each feature is, relative to the largest."""
 
 
+def inner(A: Array, B: Array) -> float:
+    """<A, B> = tr A'B."""
+    return float(np.vdot(A, B))
+
+
 class Point:
     """A representation, and the objective and its gradient there."""
 
@@ -59,10 +64,9 @@ class Point:
 
     @cached_property
     def _parts_of_gap(self) -> tuple[float, float]:
-        # The least eigenvalue alone, in little more than half the time of all.
-        eigenvalues, *_ = dsyevr(self.G, compute_v=0, range="I", il=1, iu=1)
-        least = float(eigenvalues[0])
-        return float(np.sum(self.G * self.D)), max(0.0, -least)
+        # The least eigenvalue alone, in half the time of all.
+        eigenvalues, *_ = dsyevx(self.G, compute_v=0, range="I", il=1, iu=1)
+        return inner(self.G, self.D), max(0.0, -float(eigenvalues[0]))
 
     def gap(self, radius: float) -> float:
         """<G, D> + radius max(0, -lambda_min(G)), of which F(D) - min F is no more; nor than F.
@@ -170,7 +174,7 @@ def project_gradient(
         if point.gap(radius) <= tol * point.F:
             break
         move = kernels.project(point.D - step * point.G, radius) - point.D
-        slope, t = float(np.sum(point.G * move)), 1.0
+        slope, t = inner(point.G, move), 1.0
         if slope >= 0.0:  # rounding errors allow no further progress
             break
         while True:
@@ -193,8 +197,9 @@ def project_gradient(
 def _spectral_step(S: Array, Y: Array, otherwise: float) -> float:
     """<S, S> / <S, Y>, if F curves upward along S and the numbers allow it."""
     unit = float(np.abs(S).max()) or 1.0
-    curvature = float(np.sum(S / unit * (Y / unit)))
-    step = float(np.sum((S / unit) ** 2)) / curvature if curvature > 0.0 else 0.0
+    S, Y = S / unit, Y / unit
+    curvature = inner(S, Y)
+    step = inner(S, S) / curvature if curvature > 0.0 else 0.0
     return step if 0.0 < step < np.inf else otherwise
 
 
@@ -253,11 +258,11 @@ class FactoredProblem:
             return
         d = self.objective.n_features
         self.V = x.reshape(d, d) / self.units
-        self.square = float(np.sum(self.V**2))
+        self.square = inner(self.V, self.V)
         self.P = self.V @ self.V.T / self.square
         D = self.radius * self.P
         self.point = Point(self.objective, D)
-        self.c = float(np.sum(self.point.G * self.P))
+        self.c = inner(self.point.G, self.P)
         self.slope = self.point.G @ self.V - self.c * self.V
         self._x = x.copy()
 
@@ -275,11 +280,11 @@ class FactoredProblem:
         self.move_to(x)
         F, G = self.point.F, self.point.G
         V, W = self.V, direction.reshape(self.V.shape) / self.units
-        growth = 2.0 * float(np.sum(V * W)) / self.square  # of |V|^2, relative
+        growth = 2.0 * inner(V, W) / self.square  # of |V|^2, relative
         half = V @ W.T / self.square
         dP = half + half.T - growth * self.P
         dG = self.objective.curvature(self.radius * dP)
-        dF = self.radius * float(np.sum(G * dP))
-        dc = float(np.sum(dG * self.P) + np.sum(G * dP))
+        dF = self.radius * inner(G, dP)
+        dc = inner(dG, self.P) + inner(G, dP)
         change = dG @ V + G @ W - dc * V - self.c * W - (growth + dF / F) * self.slope
         return (2.0 * self.radius / (self.square * F) * change / self.units).ravel()

@@ -1,0 +1,126 @@
+"""Small products, factors and solves: right for every shape, and nothing written beside them."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+from naive import random_psd, relative
+
+from fastltl.kernels import tiles
+from fastltl.lapack import compiled
+
+#: Around each multiple of a tile's sides, and of the largest that is done in tiles.
+SIDES = [1, 3, 4, 5, 7, 8, 9, 12, 13, 16, 20, 25, 50, 63, 64, 65]
+SENTINEL = 12345.678
+
+
+@compiled
+def multiply(A, B, C):
+    tiles.multiply(A, B, C)
+
+
+@compiled
+def multiply_to_symmetric(A, B, C):
+    tiles.multiply_to_symmetric(A, B, C)
+
+
+@compiled
+def multiply_transposed(A, B, C):
+    tiles.multiply_transposed(A, B, C)
+
+
+@compiled
+def multiply_by_half(X, D, C):
+    tiles.multiply_by_half(X, D, C)
+
+
+@compiled
+def cholesky(A):
+    return tiles.cholesky(A)
+
+
+@compiled
+def cholesky_solve(U, x):
+    tiles.cholesky_solve(U, x)
+
+
+def guarded(array):
+    """A copy of an array amid sentinels, and what they look like now."""
+    around = np.full(array.size + 32, SENTINEL)
+    inside = around[16:-16].reshape(array.shape)
+    inside[:] = array
+    return inside, lambda: np.concatenate([around[:16], around[-16:]])
+
+
+@pytest.mark.parametrize("m", SIDES)
+@pytest.mark.parametrize("k", [1, 2, 50, 64, 65])
+def test_products(m, k):
+    rng = np.random.default_rng(m)
+    A = rng.normal(size=(m, k))
+    for n in SIDES:
+        B = rng.normal(size=(k, n))
+        C, edges = guarded(np.full((m, n), np.nan))
+        multiply(A, B, C)
+        assert relative(C, A @ B) < 1e-13
+        C[:] = np.nan
+        multiply_transposed(A, np.ascontiguousarray(B.T), C)
+        assert relative(C, A @ B) < 1e-13
+        assert (edges() == SENTINEL).all()
+
+
+@pytest.mark.parametrize("n", SIDES)
+@pytest.mark.parametrize("k", [1, 2, 50, 64, 65])
+def test_products_that_are_symmetric(n, k):
+    A = np.random.default_rng(n).normal(size=(n, k))
+    C, edges = guarded(np.full((n, n), np.nan))
+    multiply_to_symmetric(A, 2.0 * A, C)
+    assert relative(np.triu(C), np.triu(2.0 * A @ A.T)) < 1e-13
+    assert (edges() == SENTINEL).all()
+
+
+@pytest.mark.parametrize("m", SIDES)
+@pytest.mark.parametrize("d", [*range(1, 26), 50, 64, 65, 100])
+def test_products_by_half_of_a_symmetric_matrix(m, d):
+    """Half or not, what they are for is X D X' = XH X' + X (XH)'."""
+    rng = np.random.default_rng(d)
+    X, D = rng.normal(size=(m, d)), random_psd(rng, d)
+    XH, edges = guarded(np.full((m, d), np.nan))
+    multiply_by_half(X, D, XH)
+    assert relative(XH @ X.T + X @ XH.T, X @ D @ X.T) < 1e-13
+    assert (edges() == SENTINEL).all()
+
+
+@pytest.mark.parametrize("n", [*range(1, 34), 50, 99, 100, 255, 256, 257])
+def test_factors_and_solves(n):
+    """They read and need the upper triangle only."""
+    rng = np.random.default_rng(n)
+    A, x = random_psd(rng, n) + np.eye(n), rng.normal(size=n)
+    U, edges = guarded(np.triu(A) + np.tril(np.full((n, n), np.nan), -1))
+    assert cholesky(U)
+    assert (edges() == SENTINEL).all()
+    assert relative(np.triu(U).T @ np.triu(U), A) < 1e-14
+    solution, edges = guarded(x)
+    cholesky_solve(np.triu(U) + np.tril(np.full((n, n), 1e9), -1), solution)
+    assert relative(solution, np.linalg.solve(A, x)) < 1e-11
+    assert (edges() == SENTINEL).all()
+
+
+@pytest.mark.parametrize("n", [1, 4, 13, 22, 50])
+def test_there_is_no_factor_if_a_pivot_is_not_positive(n):
+    rng = np.random.default_rng(n)
+    L = np.tril(rng.normal(size=(n, n)), -1) + np.eye(n)
+    for k in range(n):
+        for bad in (-1e-3, np.nan):
+            pivots = np.ones(n)
+            pivots[k] = bad
+            assert not cholesky((L * pivots) @ L.T)
+    assert cholesky(L @ L.T)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1.0, 1e150, 1e300])
+def test_factors_of_ill_conditioned_matrices_on_any_scale(scale):
+    """The error is that of LAPACK: roundings relative to the diagonal."""
+    A = scale * (scipy.linalg.hilbert(30) + 1e-12 * np.eye(30))
+    U = A.copy()
+    assert cholesky(U)
+    U = np.triu(U) / np.sqrt(scale)
+    assert np.abs(U.T @ U - A / scale).max() < 1e-15
