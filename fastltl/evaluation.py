@@ -64,15 +64,17 @@ class HeldOut:
 
     def score(self, representations: Array) -> Array:
         """Scores of shape (representations, tasks)."""
-        return self._score_by(kernels.weights_of_tasks, len(representations), representations)
+        cost = self.tasks.cost_of_dual(self.n_features)
+        return self._score_by(kernels.weights_of_tasks, cost, len(representations), representations)
 
     def score_followed(self, factor: float, matrices: Array, duals: Array) -> Array:
         """Scores of the representations factor * matrices, given X D X' of each task for each D.
 
-        Only lower triangles are read.
+        Only lower triangles of the matrices are read, and upper ones of the duals.
         """
         return self._score_by(
             kernels.weights_from_duals,
+            self.tasks.cost_of_factor,
             len(matrices),
             factor,
             matrices,
@@ -80,15 +82,15 @@ class HeldOut:
             self.tasks.corners,
         )
 
-    def _score_by(self, kernel: Any, n_representations: int, *leading: Any) -> Array:
-        """Scores with weights that a kernel computes from what is leading, and the tasks."""
+    def _score_by(self, kernel: Any, cost: float, n_representations: int, *leading: Any) -> Array:
+        """Scores with weights that a kernel computes, at a cost, from what is leading and tasks."""
         tasks = self.tasks
         weights = np.empty((n_representations, len(self), self.n_features))
         in_pieces(
             kernel,
             n_representations * len(self),
             self.n_threads,
-            tasks.cost_of_dual,
+            cost,
             *leading,
             tasks.R,
             tasks.z,

@@ -17,8 +17,11 @@ from fastltl.learners.base import RepresentationLearner
 from fastltl.learners.batch import BatchLearner
 from fastltl.learners.independent import ITL
 from fastltl.tasks import TaskSet
-from fastltl.threads import SMALLEST_PIECE, in_pieces, one_blas_thread
+from fastltl.threads import in_pieces, one_blas_thread
 from fastltl.validation import Array, check_choice, check_flag, check_lams, check_threads
+
+#: Nanoseconds, or more, for a fit.
+COST_OF_FIT = 1e7
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -194,4 +197,4 @@ def _fit_in_threads(candidates: list[Any], tasks: Any, n_threads: int) -> None:
         for candidate in candidates[lo:hi]:
             candidate.fit(tasks)
 
-    in_pieces(fit, len(candidates), n_threads, SMALLEST_PIECE)
+    in_pieces(fit, len(candidates), n_threads, COST_OF_FIT)

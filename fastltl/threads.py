@@ -4,10 +4,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import scipy.linalg  # noqa: F401  (loads the BLAS that compiled kernels call, so that it is found)
@@ -15,11 +15,14 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from fastltl.lapack import LARGEST_UNTHREADED_SIDE
 
-#: More pieces of work than threads, so that one that is held up does not hold up the rest.
-PIECES_PER_THREAD = 4
+#: Nanoseconds until another thread has begun with what it is handed.
+HAND_OVER = 150_000
 
-#: Nanoseconds below which a piece is not worth handing to another thread.
-SMALLEST_PIECE = 100_000
+#: Nanoseconds below which a piece is not worth handing over, and above which the next one is worth
+#: coming back for; and the most pieces for each thread.
+SMALLEST_PIECE = 75_000
+LONG_PIECE = 500_000
+PIECES_PER_THREAD = 4
 
 Result = TypeVar("Result")
 
@@ -160,28 +163,80 @@ def steadily(kernel: Callable[..., Result], n: int, d: int, *arguments: Any) -> 
         return kernel(*arguments)
 
 
-_pools: dict[int, ThreadPoolExecutor] = {}
+class _Help:
+    """Work that a helper may take up until it is called off.
+
+    Futures would do, but take as long as a small piece of work to hand over and to wait for.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work: Callable[[], None] | None = work
+        self._claim, self._end = threading.Lock(), threading.Lock()
+        self._end.acquire()
+
+    def give(self) -> None:
+        """Do the work, unless it was called off."""
+        if self._work is None or not self._claim.acquire(blocking=False):
+            return
+        try:
+            self._work()
+        finally:
+            self._end.release()
+
+    def finish(self) -> None:
+        """Call the work off, and keep nothing of it, or wait for its end if it has begun."""
+        if self._claim.acquire(blocking=False):
+            self._work = None
+        else:
+            self._end.acquire()
+
+
+#: Helpers of those who share their work between so many threads, and where they look for it.
+_crews: dict[int, tuple[SimpleQueue[_Help], list[threading.Thread]]] = {}
+_hiring = threading.Lock()
+held_at_fork(lambda: [_hiring])
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)  # their threads stayed with the parent
+    os.register_at_fork(after_in_child=_crews.clear)  # the helpers stayed with the parent
 
 
-def _hold_own_blas() -> None:
-    """Hold, in a thread of a pool, the BLAS libraries that have a number for each thread."""
+def _give_help(queue: SimpleQueue[_Help]) -> None:
+    """What a helper does, as long as the process lives."""
     _, own = _libraries()
     if own:
         _set_threads(own, [1] * len(own))
+    while True:
+        queue.get().give()
 
 
-def _submitted(work: Callable[[], None], n_helpers: int, n_threads: int) -> list[Future[None]]:
-    """Work handed to threads of a pool; to none while the interpreter shuts down."""
-    pool = _pools.get(n_threads)
-    if pool is None:
-        pool = ThreadPoolExecutor(n_threads - 1, "fastltl", _hold_own_blas)
-        pool = _pools.setdefault(n_threads, pool)
-    try:
-        return [pool.submit(work) for _ in range(n_helpers)]
-    except RuntimeError:
-        return []
+def _helped(work: Callable[[], None], n_helpers: int, n_threads: int) -> list[_Help]:
+    """Work that helpers may take up. None are hired while the interpreter shuts down."""
+    with _hiring:
+        queue, helpers = _crews.setdefault(n_threads, (SimpleQueue(), []))
+        with suppress(RuntimeError):  # there may be no more threads
+            while len(helpers) < n_threads - 1 and threading.main_thread().is_alive():
+                helper = threading.Thread(target=_give_help, args=(queue,), daemon=True)
+                helper.start()
+                helpers.append(helper)
+    helps = [_Help(work) for _ in range(min(n_helpers, len(helpers)))]
+    for help in helps:
+        queue.put(help)
+    return helps
+
+
+def _edges(n_items: int, n_threads: int, cost: float) -> list[int]:
+    """Where pieces of work begin and end.
+
+    There is one for each thread or, if they are long, there are more, so that one that is held up
+    does not hold up the rest. The first is longer, since who takes it need not wait for it.
+    """
+    share = (n_items * cost - HAND_OVER) / n_threads
+    if min(n_items, n_threads) == 1 or share < SMALLEST_PIECE:
+        return [0, n_items]
+    pieces_per_thread = min(PIECES_PER_THREAD, max(1, int(share / LONG_PIECE)))
+    n_pieces = min(n_items, n_threads * pieces_per_thread)
+    ahead = HAND_OVER / cost
+    length = (n_items - ahead) / n_pieces
+    return sorted({0, *(round(ahead + i * length) for i in range(1, n_pieces + 1))})
 
 
 def in_pieces(
@@ -194,31 +249,30 @@ def in_pieces(
     calling thread works too, and waits for no piece that nobody has begun: so calls may be
     nested, and come from any number of threads.
     """
-    n_pieces = min(n_items, PIECES_PER_THREAD * n_threads, int(n_items * cost / SMALLEST_PIECE))
-    if min(n_pieces, n_threads) <= 1:
+    edges = _edges(n_items, n_threads, cost)
+    n_pieces = len(edges) - 1
+    if n_pieces == 1:
         with one_blas_thread():
             return [kernel(*arguments, 0, n_items)]
-    edges = [n_items * i // n_pieces for i in range(n_pieces + 1)]
     results: list[Any] = [None] * n_pieces
-    turns, failed = count(), threading.Event()
+    turns, failures = count(), list[BaseException]()
 
     def take_turns() -> None:
-        for i in turns:
-            if i >= n_pieces or failed.is_set():
-                return
-            try:
+        try:
+            for i in turns:
+                if i >= n_pieces or failures:
+                    return
                 results[i] = kernel(*arguments, edges[i], edges[i + 1])
-            except BaseException:
-                failed.set()
-                raise
+        except BaseException as error:
+            failures.append(error)
 
     with one_blas_thread():
-        helpers = _submitted(take_turns, min(n_threads, n_pieces) - 1, n_threads)
+        helps = _helped(take_turns, min(n_threads, n_pieces) - 1, n_threads)
         try:
             take_turns()
         finally:
-            begun = [helper for helper in helpers if not helper.cancel()]
-            wait(begun)
-    for helper in begun:
-        helper.result()
+            for help in helps:
+                help.finish()
+    if failures:
+        raise failures[0]
     return results

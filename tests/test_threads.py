@@ -113,6 +113,18 @@ def test_pieces_cover_every_item_once_and_in_order():
     assert threads.in_pieces(lambda lo, hi: (lo, hi), 100, 2, 1.0) == [(0, 100)]  # too little work
 
 
+@pytest.mark.parametrize("n_threads", [2, 3, 8])
+@pytest.mark.parametrize("cost", [1e3, 1e4, 1e5, 1e6])
+def test_pieces_of_any_cost_cover_every_item_and_the_first_is_the_longest(n_threads, cost):
+    """Helpers begin later than the caller, by what it takes to hand over."""
+    for n_items in (1, 2, 3, 30, 100, 1000):
+        pieces = threads.in_pieces(lambda *edges: edges, n_items, n_threads, cost)
+        assert [i for lo, hi in pieces for i in range(lo, hi)] == list(range(n_items))
+        lengths = [hi - lo for lo, hi in pieces]
+        assert lengths[0] >= max(lengths) - 1
+        assert len(pieces) == 1 or n_items * cost > threads.HAND_OVER
+
+
 def test_pieces_within_a_piece_do_not_wait_for_each_other():
     def outer(lo, hi):
         return sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9))
@@ -159,7 +171,7 @@ def test_an_error_stops_the_other_pieces():
 
 
 def test_pieces_are_done_while_the_interpreter_shuts_down():
-    """In a thread that goes on when the main one has ended, when pools take no more work."""
+    """In a thread that goes on when the main one has ended, and no helpers are hired."""
     code = """
 import threading, time
 from fastltl import threads
@@ -173,7 +185,36 @@ threading.Thread(target=work).start()
     assert run.stderr == ""
 
 
-def test_a_forked_child_has_a_pool_of_its_own():
+def test_a_finalizer_finds_no_helpers_and_does_the_work_itself():
+    """Threads that start while the interpreter is finalised would be waited for without end."""
+    code = """
+from fastltl import threads
+threads.in_pieces(lambda lo, hi: None, 1, 1, 1.0)
+class Last:
+    def __del__(self):
+        print(sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9)))
+last = Last()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout == "8\n"
+    assert run.stderr == ""
+
+
+def test_threads_that_could_not_be_had_are_asked_for_again(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 17, 1e9)) == 8
+        assert threads._crews[17][1] == []
+    assert sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 17, 1e9)) == 8
+    assert len(threads._crews[17][1]) == 16
+
+
+def test_a_forked_child_has_helpers_of_its_own():
     threads.in_pieces(lambda lo, hi: None, 8, 2, 1e9)
     child = os.fork()
     if child == 0:
