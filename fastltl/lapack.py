@@ -372,7 +372,7 @@ else:
             A[:] = np.linalg.cholesky(A.T).T
         except Exception:  # a LinAlgError, which Numba can catch under no narrower name
             return False
-        return True
+        return np.all(np.diag(A) > 0.0)  # which NaN is not
 
     @inner
     def pivoted_cholesky(A, pivots):

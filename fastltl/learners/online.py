@@ -151,9 +151,10 @@ class OnlineLearner(RepresentationLearner):
     def _checked_task(self, X: Any, y: Any, n_features: int | None = None) -> tuple[Array, Array]:
         """A task as kernels take it, or an error that says what is wrong with it.
 
-        In one that is taken as it is there may be values that are not finite, which `_learn` finds.
+        In one that is taken as it is there may be values that are not finite, which `_learn` finds,
+        unless it would have to centre them.
         """
-        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2
+        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and self.fit_intercept is False
         if is_matrix and is_ready_task(X, y, n_features or X.shape[1]):
             return X, y
         owner = type(self).__name__
