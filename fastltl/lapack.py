@@ -26,6 +26,11 @@ from numba.extending import get_cython_function_address, intrinsic
 #: multiplications on, and for one by a triangle from far fewer.
 LARGEST_UNTHREADED_SIDE = 64
 
+EPS = float(np.finfo(np.float64).eps)
+
+#: The norm of a matrix, or its inverse, below which squares of its entries may lose digits.
+SMALLEST_NORM = 1e-100
+
 _CHAR = types.CPointer(types.uint8)
 _INT = types.CPointer(types.int32)
 _REAL = types.CPointer(types.float64)
@@ -45,6 +50,11 @@ _ROUTINES = {
         "dpotrf": "cidii",
         "dpstrf": "cidiiiddi",
         "dsyevd": "ccididdiiii",
+        "dsyevx": "cccididdiididdidiiii",
+        "dsytrd": "cididdddii",
+        "dsterf": "iddi",
+        "dstein": "iddidiididiii",
+        "dormtr": "ccciididdidii",
         "dgelqf": "iididdii",
         "dormlq": "cciiididdidii",
         "dgesdd": "ciididdididiii",
@@ -66,7 +76,7 @@ def _external(library: str, name: str) -> Any:
 
 def _routines() -> dict[str, Any]:
     """Every routine, or none if one is missing or the JIT is off."""
-    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    if not HAS_JIT:
         return {}
     try:
         return {
@@ -75,6 +85,9 @@ def _routines() -> dict[str, Any]:
     except (ImportError, ValueError, AttributeError):
         return {}
 
+
+#: Whether kernels are compiled, and may use what only LLVM has.
+HAS_JIT = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 _found = _routines()
 
@@ -127,9 +140,11 @@ if IS_DIRECT:
     _dsymv = _found["dsymv"]
     _dsyrk, _dtrmm, _dtrsv = _found["dsyrk"], _found["dtrmm"], _found["dtrsv"]
     _dpotrf, _dpstrf, _dsyevd = _found["dpotrf"], _found["dpstrf"], _found["dsyevd"]
+    _dsyevx, _dsytrd, _dsterf = _found["dsyevx"], _found["dsytrd"], _found["dsterf"]
+    _dstein, _dormtr = _found["dstein"], _found["dormtr"]
     _dgelqf, _dormlq = _found["dgelqf"], _found["dormlq"]
     _dgesdd, _dlaed4, _dlasrt = _found["dgesdd"], _found["dlaed4"], _found["dlasrt"]
-    _N, _T, _U, _L, _V, _S, _D = (np.uint8(ord(letter)) for letter in "NTULVSD")
+    _N, _T, _U, _L, _V, _S, _D, _I = (np.uint8(ord(letter)) for letter in "NTULVSDI")
 
     def _reference(typingctx: Any, value: Any) -> Any:
         """A pointer to a copy of a scalar on the stack, as Fortran wants its arguments."""
@@ -274,6 +289,64 @@ if IS_DIRECT:
             A[:], values[:] = np.nan, np.nan
 
     @inner
+    def least_eigenvalue(A):
+        """Of a symmetric A, which is destroyed; NaN if it is not found."""
+        n, value = A.shape[0], np.empty(A.shape[0])
+        work, iwork = np.empty(34 * n), np.empty(6 * n, np.int32)
+        found, info = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        _dsyevx(
+            _ref(_N), _ref(_I), _ref(_U), _int(n), A.ctypes, _int(n), _ref(0.0), _ref(0.0),
+            _int(1), _int(1), _ref(0.0), found.ctypes, value.ctypes, work.ctypes, _int(1),
+            work.ctypes, _int(work.size), iwork.ctypes, iwork.ctypes, info.ctypes,
+        )  # fmt: skip
+        return value[0] if info[0] == 0 else np.nan
+
+    @inner
+    def eigenvalues(A, T):
+        """In ascending order. T, of three rows, and A <- what `eigenvectors` makes use of."""
+        n, work, info = A.shape[0], np.empty(32 * A.shape[0]), np.zeros(1, np.int32)
+        _dsytrd(
+            _ref(_U), _int(n), A.ctypes, _int(n), T[0].ctypes, T[1].ctypes, T[2].ctypes,
+            work.ctypes, _int(work.size), info.ctypes,
+        )  # fmt: skip
+        values, beside = T[0].copy(), T[1].copy()
+        _dsterf(_int(n), values.ctypes, beside.ctypes, info.ctypes)
+        if info[0] != 0:
+            values[:] = np.nan
+        return values
+
+    @inner
+    def eigenvectors(A, T, values, lo, hi):
+        """Those of eigenvalues lo to hi, as rows; NaN if they are not found.
+
+        They are found by inverse iteration, if the matrix has no blocks on its diagonal to which
+        an eigenvalue belongs, and numbers that can be squared.
+        """
+        n, k = values.size, hi - lo
+        vectors = np.empty((k, n))
+        blocks, ends = np.ones(n, np.int32), np.full(n, n, np.int32)
+        work, iwork = np.empty(max(5 * n, 32 * k)), np.empty(n, np.int32)
+        failed, info = np.empty(n, np.int32), np.zeros(1, np.int32)
+        largest = max(abs(values[0]), abs(values[-1]))
+        is_whole = SMALLEST_NORM < largest < 1.0 / SMALLEST_NORM
+        for i in range(n - 1):
+            is_whole = is_whole and abs(T[1, i]) > EPS * (abs(T[0, i]) + abs(T[0, i + 1]))
+        if is_whole:
+            _dstein(
+                _int(n), T[0].ctypes, T[1].ctypes, _int(k), values[lo:hi].ctypes, blocks.ctypes,
+                ends.ctypes, vectors.ctypes, _int(n), work.ctypes, iwork.ctypes, failed.ctypes,
+                info.ctypes,
+            )  # fmt: skip
+        if not is_whole or info[0] != 0:
+            vectors[:] = np.nan
+            return vectors
+        _dormtr(
+            _ref(_L), _ref(_U), _ref(_N), _int(n), _int(k), A.ctypes, _int(n), T[2].ctypes,
+            vectors.ctypes, _int(n), work.ctypes, _int(work.size), info.ctypes,
+        )  # fmt: skip
+        return vectors
+
+    @inner
     def triangularise(X, y):
         """With X = Q R of n >= d rows: X's first d rows <- R, y <- Q'y. Modified in place: both."""
         n, d = X.shape
@@ -390,6 +463,18 @@ else:
         w, V = np.linalg.eigh(A)
         values[:] = w
         A[:] = V.T
+
+    @inner
+    def least_eigenvalue(A):
+        return np.linalg.eigvalsh(A)[0]
+
+    @inner
+    def eigenvalues(A, T):
+        return np.linalg.eigvalsh(A)
+
+    @inner
+    def eigenvectors(A, T, values, lo, hi):
+        return np.ascontiguousarray(np.linalg.eigh(A)[1].T[lo:hi])
 
     @inner
     def triangularise(X, y):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fastltl import kernels
-from fastltl.threads import in_pieces
+from fastltl.lapack import HAS_JIT
+from fastltl.threads import Watchers, are_worth_sharing, in_pieces, one_blas_thread
 from fastltl.validation import Array, check_computed
 
 Indices = npt.NDArray[np.int64]
@@ -19,8 +20,8 @@ Indices = npt.NDArray[np.int64]
 #: it there is little to spare.
 LOW_RANK = 0.9
 
-#: The largest of the inputs, or its inverse, below which their squares may lose digits.
-SMALLEST_UNIT = 1e-100
+#: The square of the largest feature, or its inverse, below which squares may have lost digits.
+SMALLEST_SQUARE = 1e-200
 
 
 class ReducedTasks(NamedTuple):
@@ -70,7 +71,7 @@ def reduce_tasks(
         kernels.reduce_tasks,
         n_tasks,
         n_threads,
-        50.0 * X.size / n_tasks,
+        10.0 * X.size / n_tasks,
         X,
         y,
         offsets,
@@ -136,12 +137,26 @@ class MeanObjective:
         self.target_unit = target_unit
         self.penalised = penalised
         self.n_threads = n_threads
-        shape = len(tasks.sizes), tasks.n_features
-        self._values = np.empty(shape[0])
-        self._A, self._B, self._dA, self._dB = (np.empty(shape) for _ in range(4))
+        n_tasks, d = len(tasks.sizes), tasks.n_features
+        self._values = np.empty(n_tasks)
+        self._A, self._B, self._dA, self._dB = (np.empty((n_tasks, d)) for _ in range(4))
         self._factors = np.empty(tasks.corners[-1])
-        self._D = np.zeros((tasks.n_features, tasks.n_features))
+        self._D, self._F = np.zeros((d, d)), np.empty(d * d)
         self._is_factorised = False
+        self._arrays = (
+            tasks.R,
+            tasks.z,
+            tasks.starts,
+            tasks.sizes,
+            tasks.misfits,
+            penalised,
+            self._values,
+            self._A,
+            self._B,
+            self._factors,
+            tasks.corners,
+        )
+        self._prepare_turns()
         self._most_rows = int(np.diff(tasks.starts).max())
 
     @property
@@ -159,9 +174,10 @@ class MeanObjective:
         It is 1, or the largest input where squares of inputs might overflow or underflow.
         """
         R = self.tasks.R
+        squares = np.einsum("ij,ij->j", R, R)
+        if SMALLEST_SQUARE < squares.max() < 1.0 / SMALLEST_SQUARE:
+            return 1.0, squares
         largest = check_computed(max(float(R.max()), -float(R.min()))) or 1.0
-        if SMALLEST_UNIT < largest < 1.0 / SMALLEST_UNIT:
-            return 1.0, np.einsum("ij,ij->j", R, R)
         return largest, np.einsum("ij,ij->j", R / largest, R / largest)
 
     @cached_property
@@ -179,41 +195,60 @@ class MeanObjective:
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
         """F(D) and its gradient."""
         F = kernels.low_rank_factor(D, self.feature_scales)
-        self._evaluate(D, F if len(F) <= LOW_RANK * len(D) else F[:0])
+        self._evaluate(D, F if F.shape[1] <= LOW_RANK * len(D) else F[:, :0])
         value = check_computed(float(self._values.mean()))
         return value, check_computed(kernels.mean_gradient(self._A, self._B))
 
     def _evaluate(self, D: Array, F: Array) -> None:
-        """Values and gradients of all tasks at D, which is F'F unless F has no rows."""
-        tasks = self.tasks
-        self._in_threads(
-            kernels.objectives,
-            tasks.cost_of_dual(len(F) or len(D)),
-            D,
-            F,
-            tasks.R,
-            tasks.z,
-            tasks.starts,
-            tasks.sizes,
-            tasks.misfits,
-            self.penalised,
-            self._values,
-            self._A,
-            self._B,
-            self._factors,
-            tasks.corners,
-        )
-        self._D = D
-        self._is_factorised = len(F) == 0 or len(F) >= self._most_rows
+        """Values and gradients of all tasks at D, which is FF' unless F has no columns."""
+        cost = self.tasks.cost_of_dual(F.shape[1] or len(D))
+        np.copyto(self._D, D)
+        with one_blas_thread():
+            if HAS_JIT and are_worth_sharing(self.n_tasks, self.n_threads, cost):
+                self._evaluate_in_turns(F)
+            else:
+                kernels.objectives(self._D, F, *self._arrays, 0, self.n_tasks)
+        self._is_factorised = F.size == 0 or F.shape[1] >= self._most_rows
+
+    def _evaluate_in_turns(self, F: Array) -> None:
+        """Have other threads share in an evaluation and, for a while, watch for the next one."""
+        arguments = self._D, self._F, *self._arrays, self._board
+        self._F[: F.size] = F.ravel()
+        kernels.begin_turn(self._board, F.shape[1])
+        self._watchers.call(lambda: kernels.objectives_in_turns(*arguments, True))
+        try:
+            is_done = kernels.objectives_in_turns(*arguments, False)
+            while not is_done:
+                self._watchers.check()
+                is_done = kernels.watch(self._board, kernels.DONE, self.n_tasks)
+        except BaseException:
+            self.rest()
+            self._prepare_turns()  # what others have not finished is not to count for a later turn
+            raise
+
+    def _prepare_turns(self) -> None:
+        self._board = np.zeros(kernels.BOARD_SIZE, np.int64)
+        self._watchers = Watchers(self.n_threads)
+
+    def rest(self) -> None:
+        """Let threads that watch for the next evaluation turn to something else."""
+        if HAS_JIT:
+            kernels.begin_turn(self._board, kernels.LEAVE)
+            self._watchers.call_off()
 
     def curvature(self, E: Array) -> Array:
         """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
         tasks = self.tasks
         if not self._is_factorised:
-            self._evaluate(self._D, self._D[:0])
-        self._in_threads(
+            self._evaluate(self._D, self._D[:, :0])
+        cost = (tasks.R.size + self._factors.size) / self.n_tasks
+        if are_worth_sharing(self.n_tasks, self.n_threads, cost):
+            self.rest()
+        in_pieces(
             kernels.factor_changes,
-            (tasks.R.size + self._factors.size) / len(tasks.sizes),
+            self.n_tasks,
+            self.n_threads,
+            cost,
             self._A @ E,
             self._B @ E,
             tasks.R,
@@ -244,6 +279,3 @@ class MeanObjective:
         along_means = np.sum(weights * self.tasks.x_means, axis=1)
         levels: Array = self.tasks.y_means * self.target_unit - along_means
         return levels
-
-    def _in_threads(self, kernel: Any, cost: float, *arguments: Any) -> None:
-        in_pieces(kernel, len(self._values), self.n_threads, cost, *arguments)

@@ -183,11 +183,21 @@ class _Help:
         finally:
             self._end.release()
 
-    def finish(self) -> None:
-        """Call the work off, and keep nothing of it, or wait for its end if it has begun."""
-        if self._claim.acquire(blocking=False):
+    @property
+    def is_over(self) -> bool:
+        return not self._end.locked()
+
+    def call_off(self) -> bool:
+        """Keep nothing of the work, unless it has begun; whether it was called off in time."""
+        in_time = self._claim.acquire(blocking=False)
+        if in_time:
             self._work = None
-        else:
+            self._end.release()
+        return in_time
+
+    def finish(self) -> None:
+        """Call the work off, or wait for its end if it has begun."""
+        if not self.call_off():
             self._end.acquire()
 
 
@@ -221,6 +231,58 @@ def _helped(work: Callable[[], None], n_helpers: int, n_threads: int) -> list[_H
     for help in helps:
         queue.put(help)
     return helps
+
+
+def _n_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Watchers:
+    """Helpers that stay for work which comes in turns, one on each core but the caller's.
+
+    They keep their cores busy while they watch for a turn, so more of them would be in the way.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self._n_threads = n_threads
+        self._n_helpers = min(n_threads, _n_cores()) - 1
+        self._helps: list[_Help] = []
+        self._failures: list[BaseException] = []
+
+    def call(self, work: Callable[[], Any]) -> None:
+        """Have the work done by those that are not at it already.
+
+        It is a function that returns when it is not worth watching for a turn any longer.
+        """
+
+        def attempt() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self._failures.append(error)
+
+        self._helps = [help for help in self._helps if not help.is_over]
+        n_missing = self._n_helpers - len(self._helps)
+        if n_missing > 0:
+            self._helps += _helped(attempt, n_missing, self._n_threads)
+
+    def check(self) -> None:
+        """Raise what a helper has failed with."""
+        if self._failures:
+            raise self._failures.pop()
+
+    def call_off(self) -> None:
+        """Ask those that have not begun not to."""
+        for help in self._helps:
+            help.call_off()
+
+
+def are_worth_sharing(n_items: int, n_threads: int, cost: float) -> bool:
+    """Whether threads should share items that take so many nanoseconds each."""
+    return len(_edges(n_items, n_threads, cost)) > 2
 
 
 def _edges(n_items: int, n_threads: int, cost: float) -> list[int]:

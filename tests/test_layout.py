@@ -20,6 +20,7 @@ ORDER = [
     "lapack",
     "threads",
     "kernels.tiles",
+    "kernels.turns",
     "kernels.dual",
     "kernels.spectrum",
     "kernels.packed",

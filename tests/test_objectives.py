@@ -53,13 +53,13 @@ def test_the_mean_gradient_is_symmetric_and_minus_the_mean_of_its_factors():
 
 
 @pytest.mark.skipif(not lapack.IS_DIRECT, reason="the rank is found by LAPACK")
-def test_a_factor_has_as_many_rows_as_the_rank():
+def test_a_factor_has_as_many_columns_as_the_rank():
     rng = np.random.default_rng(0)
     for rank in (1, 4, 9):
         D = random_psd(rng, 9, rank, 1e3)
         F = kernels.low_rank_factor(D, np.array([1.0, 1e-3, 1e3] * 3))
-        assert relative(F.T @ F, D) < 1e-13
-        assert len(F) == rank
+        assert relative(F @ F.T, D) < 1e-13
+        assert F.shape == (9, rank)
 
 
 def test_what_is_small_in_a_representation_matters_where_a_feature_is_large():

@@ -147,3 +147,40 @@ def test_a_feasible_matrix_comes_back_to_the_bit():
     D = (D + D.T) / 2
     assert np.array_equal(ltl.project(D, 1.0), D)
     assert relative(ltl.project(D, 0.5), reference.project(D, 0.5)) < 1e-14
+
+
+def spectra(rng, d):
+    """Eigenvalues of which few, half, most or equal ones are to be clipped."""
+    yield from (rng.normal(size=d) + shift for shift in (-2.0, -1.0, 0.0, 1.0, 2.0))
+    yield np.repeat(rng.normal(size=(d + 3) // 4), 4)[:d]
+    yield rng.normal(size=d) * np.logspace(-16, 0, d)
+    yield 1.0 + 1e-9 * rng.normal(size=d)
+    yield np.concatenate([-np.ones(d // 2), np.ones(d - d // 2)])
+
+
+@pytest.mark.parametrize("d", [2, 7, 50, 120])
+@pytest.mark.parametrize("size", [1e-120, 1e-30, 1.0, 1e120])
+def test_whichever_eigenvectors_are_fewer_make_the_projection(d, size):
+    rng = np.random.default_rng(d)
+    for values in spectra(rng, d):
+        V = np.linalg.qr(rng.normal(size=(d, d)))[0]
+        for turned in (V, np.eye(d), np.kron(np.eye(2), V[: (d + 1) // 2, : (d + 1) // 2])[:d, :d]):
+            Q = size * (turned * values) @ turned.T
+            Q = (Q + Q.T) / 2
+            for radius in (1e-3 * size, size, 0.3 * d * size, 1e3 * d * size):
+                D = kernels.project(Q, radius)
+                unit = max(np.abs(Q).max(), 1e-3 * size)
+                expected = reference.project(Q / size, radius / size)
+                assert np.array_equal(D, D.T)
+                assert np.linalg.norm(D / size - expected) <= 1e-13 * d * unit / size
+                assert np.trace(D / size) <= radius / size * (1 + 1e-13) + 1e-14 * d * unit / size
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_the_least_eigenvalue(size):
+    rng = np.random.default_rng(0)
+    for d in (1, 2, 5, 50, 120):
+        A = symmetric(rng, d, size)
+        values = np.linalg.eigvalsh(A / size) * size
+        assert abs(kernels.least_eigenvalue(A) - values[0]) <= 1e-14 * d * np.abs(values).max()
+    assert kernels.least_eigenvalue(np.diag([3.0, -2.0, 5.0])) == -2.0

@@ -29,6 +29,21 @@ def multiply_transposed(A, B, C):
 
 
 @compiled
+def multiply_to_gram(A, C):
+    tiles.multiply_to_gram(A, C)
+
+
+@compiled
+def transposed(A):
+    return tiles.transposed(A)
+
+
+@compiled
+def add_transposed(A):
+    tiles.add_transposed(A)
+
+
+@compiled
 def multiply_by_half(X, D, C):
     tiles.multiply_by_half(X, D, C)
 
@@ -74,6 +89,22 @@ def test_products_that_are_symmetric(n, k):
     C, edges = guarded(np.full((n, n), np.nan))
     multiply_to_symmetric(A, 2.0 * A, C)
     assert relative(np.triu(C), np.triu(2.0 * A @ A.T)) < 1e-13
+    C[:] = np.nan
+    multiply_to_gram(np.ascontiguousarray(A.T), C)
+    assert relative(np.triu(C), np.triu(A @ A.T)) < 1e-13
+    assert (edges() == SENTINEL).all()
+
+
+@pytest.mark.parametrize("m", SIDES)
+def test_transposes(m):
+    rng = np.random.default_rng(m)
+    for n in SIDES:
+        A = rng.normal(size=(m, n))
+        assert np.array_equal(transposed(A), A.T)
+    A = rng.normal(size=(m, m))
+    sums, edges = guarded(A)
+    add_transposed(sums)
+    assert np.array_equal(np.triu(sums), np.triu(A + A.T))
     assert (edges() == SENTINEL).all()
 
 

@@ -11,6 +11,7 @@ The gradient has rank two, so M is factorised once and neither M^-1 nor S is eve
 import numpy as np
 
 from fastltl.kernels.tiles import (
+    add_transposed,
     cholesky,
     cholesky_solve,
     multiply_by_half,
@@ -64,9 +65,10 @@ def assign(target, source):
 @compiled
 def add_rank_two(A, a, b, c):
     """A <- A + c (a b' + b a'), symmetric to the bit. Modified in place."""
+    scaled = c * a
     for i in range(a.size):
         for j in range(a.size):
-            A[i, j] += c * (a[i] * b[j] + b[i] * a[j])
+            A[i, j] += scaled[i] * b[j] + b[i] * scaled[j]
 
 
 @inlined
@@ -93,7 +95,7 @@ def transposed_product(A, x):
     return y
 
 
-@compiled
+@inlined
 def outer_gram(A, B):
     """A B'."""
     C = np.empty((A.shape[0], B.shape[0]))
@@ -101,7 +103,7 @@ def outer_gram(A, B):
     return C
 
 
-@compiled
+@inlined
 def symmetric_product(A, B):
     """A B', if that is symmetric: its upper triangle, at least."""
     C = np.zeros((A.shape[0], A.shape[0]))
@@ -131,9 +133,9 @@ def compress(X, y):
 @compiled
 def all_finite(A):
     """Whether no entry is NaN or infinite: a count, since one without branches vectorises."""
-    bad = 0
-    for x in A.ravel():
-        bad += not np.isfinite(x)
+    numbers, bad = A.ravel(), 0
+    for i in range(numbers.size):
+        bad += not np.isfinite(numbers[i])
     return bad == 0
 
 
@@ -166,13 +168,10 @@ def dual_matrix(D, X):
 
     If D = H + H' that is XH X' + X (XH)', and H has half the work of D.
     """
-    n = X.shape[0]
     XH = np.empty(X.shape)
     multiply_by_half(X, D, XH)
     dual = outer_gram(XH, X)
-    for i in range(n):
-        for j in range(i, n):
-            dual[i, j] += dual[j, i]
+    add_transposed(dual)
     return dual
 
 

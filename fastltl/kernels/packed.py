@@ -21,7 +21,8 @@ from fastltl.kernels.dual import (
     transposed_product,
     truncate,
 )
-from fastltl.kernels.tiles import cholesky_solve, multiply
+from fastltl.kernels.tiles import cholesky_solve, multiply, multiply_to_gram
+from fastltl.kernels.turns import DONE, LEAVE, NOTE, TURN, add, look, take, watch
 from fastltl.lapack import (
     apply_symmetric,
     apply_transposed,
@@ -30,6 +31,9 @@ from fastltl.lapack import (
     pivoted_cholesky,
     transposed_multiply,
 )
+
+#: Pieces in which the tasks of a turn are taken: many, so that threads end at the same time.
+PIECES = 24
 
 
 @compiled
@@ -46,13 +50,13 @@ def reduce_tasks(X, y, offsets, centred, starts, R, z, ranks, misfits, x_means, 
         A, c, misfit = compress(A, c)
         A, c, misfits[t] = truncate(A, c, misfit)
         ranks[t] = c.size
-        R[starts[t] : starts[t] + c.size] = A
-        z[starts[t] : starts[t] + c.size] = c
+        assign(R[starts[t] : starts[t] + c.size], A)
+        assign(z[starts[t] : starts[t] + c.size], c)
 
 
 @compiled
 def low_rank_factor(D, scales):
-    """F of r rows with D = F'F to rounding, r being the rank of D where features have scales.
+    """F of r columns with D = FF' to rounding, r being the rank of D where features have scales.
 
     What is small in D may matter where a feature is large.
     """
@@ -61,10 +65,10 @@ def low_rank_factor(D, scales):
     for i in range(d):
         for j in range(d):
             L[i, j] = D[i, j] * scales[i] * scales[j]
-    F = np.zeros((pivoted_cholesky(L, pivots), d))
-    for i in range(F.shape[0]):
-        for j in range(i, d):
-            F[i, pivots[j]] = L[j, i] / scales[pivots[j]]
+    F = np.zeros((d, pivoted_cholesky(L, pivots)))
+    for j in range(d):
+        for i in range(min(j + 1, F.shape[1])):
+            F[pivots[j], i] = L[j, i] / scales[pivots[j]]
     return F
 
 
@@ -85,21 +89,21 @@ def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, U, c
     """Value of each task's objective at D and factors of its gradient -(a b' + b a').
 
     The objective is the loss n |u|^2 or, `penalised`, the minimum over w of
-    |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. If F has rows
-    D = F'F, and X D X' = P P' with P = XF'; where it has fewer rows than X,
+    |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. If F has columns
+    D = FF', and X D X' = P P' with P = XF; where they are fewer than rows of X,
     M^-1 x = (x - P (P'P + n I)^-1 P'x) / n. Otherwise M itself is factorised, and left in U from
     corners[t] on. `values`, A, B and U are modified in place.
     """
-    rank, Ft = F.shape[0], F.T.copy()
+    rank = F.shape[1]
     for t in range(lo, hi):
         n, X, y = sizes[t], R[starts[t] : starts[t + 1]], z[starts[t] : starts[t + 1]]
         low = 0 < rank < y.size
         P = np.empty((y.size, rank))
         if rank > 0:
-            multiply(X, Ft, P)
+            multiply(X, F, P)
         if low:
             factor = np.empty((rank, rank))
-            transposed_multiply(P, P, factor)
+            multiply_to_gram(P, factor)
         else:
             factor = symmetric_product(P, P) if rank > 0 else dual_matrix(D, X)
         factorise_dual(factor, n)
@@ -116,6 +120,38 @@ def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, U, c
             apply_transposed(X, v, B[t])
         if not low:
             assign(U[corners[t] : corners[t + 1]], factor)
+
+
+@compiled
+def objectives_in_turns(
+    D, F, R, z, starts, sizes, misfits, penalised, values, A, B, U, corners, board, stays
+):
+    """`objectives` of those tasks of a turn that nobody else has taken.
+
+    F is at the beginning of an array that has room for any; the note of the turn says how many
+    columns it has. Who `stays` watches for further turns. Who does not waits for the others, and
+    learns whether all is done.
+    """
+    n_tasks, d = A.shape
+    length = max(1, n_tasks // PIECES)
+    while True:
+        turn, rank = look(board, TURN), look(board, NOTE)
+        if rank == LEAVE:
+            return False
+        columns = F[: d * rank].reshape(d, rank)
+        lo = take(board, turn, n_tasks, length)
+        while lo >= 0:
+            hi = min(lo + length, n_tasks)
+            objectives(
+                D, columns, R, z, starts, sizes, misfits, penalised, values, A, B, U, corners,
+                lo, hi,
+            )  # fmt: skip
+            add(board, DONE, hi - lo)
+            lo = take(board, turn, n_tasks, length)
+        if not stays:
+            return watch(board, DONE, n_tasks)
+        if not watch(board, TURN, turn + 1):
+            return False
 
 
 @compiled

@@ -6,6 +6,7 @@ which are rows of `vectors`, and its eigenvalues: those from values[rank] on are
 
 import numpy as np
 
+from fastltl import lapack
 from fastltl.kernels.dual import (
     EPS,
     add_rank_two,
@@ -21,6 +22,8 @@ from fastltl.lapack import (
     IS_DIRECT,
     apply,
     compiled,
+    eigenvalues,
+    eigenvectors,
     eigh,
     inlined,
     length,
@@ -67,9 +70,10 @@ def compose(vectors, values, rest):
     for i in range(vectors.shape[0]):
         for j in range(vectors.shape[1]):
             scaled[i, j] = (values[i] - rest) * vectors[i, j]
-    A = np.empty((vectors.shape[1], vectors.shape[1]))
-    transposed_multiply(scaled, vectors, A)
-    mirror(A)
+    A = np.zeros((vectors.shape[1], vectors.shape[1]))
+    if vectors.shape[0] > 0:
+        transposed_multiply(scaled, vectors, A)
+        mirror(A)
     add_to_diagonal(A, rest)
     return A
 
@@ -80,7 +84,9 @@ def project(Q, radius):
 
     If Q less the shift that the trace asks for is PSD, which its Cholesky factor shows in a small
     part of the time of its eigenvectors, that is it, unless the radius is so far below the trace
-    that it would lose digits.
+    that it would lose digits. Otherwise all eigenvalues v_i tell the shift, and eigenvectors are
+    found of those above it or, if these are fewer, of those below: D is the sum of (v_i - shift)
+    times these, or Q - shift I without it.
     """
     d, trace = Q.shape[0], 0.0
     for i in range(d):
@@ -90,12 +96,32 @@ def project(Q, radius):
         add_to_diagonal(shifted, -max(0.0, (trace - radius) / d))
         if cholesky(shifted.copy()):
             return shifted
-    vectors, values = Q.copy(), np.empty(d)
-    eigh(vectors, values)
+    A, T = Q.copy(), np.empty((3, d))
+    values = eigenvalues(A, T)
     kept = soft_threshold(values, radius)
     if np.array_equal(kept, values):
         return Q.copy()
-    return compose(vectors, kept, 0.0)
+    shift, n_clipped = values[-1] - kept[-1], 0
+    for i in range(d):
+        n_clipped += kept[i] == 0.0
+    keeps_digits = max(values[-1], -values[0]) <= 10.0 * kept[-1]
+    if n_clipped < d - n_clipped and keeps_digits:
+        D = compose(eigenvectors(A, T, values, 0, n_clipped), shift - values[:n_clipped], 0.0)
+        add_to_diagonal(D, -shift)
+        D += Q
+    else:
+        D = compose(eigenvectors(A, T, values, n_clipped, d), kept[n_clipped:], 0.0)
+    if np.isnan(D[0, 0]):
+        vectors = Q.copy()
+        eigh(vectors, values)
+        D = compose(vectors, soft_threshold(values, radius), 0.0)
+    return D
+
+
+@compiled
+def least_eigenvalue(A):
+    """The least eigenvalue of a symmetric A, in half the time of all of them."""
+    return lapack.least_eigenvalue(A.copy())
 
 
 @compiled

@@ -8,7 +8,6 @@ instructions of LLVM, of any processor, since compilers do not find it in loops 
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -16,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fastltl import lapack
-from fastltl.lapack import LARGEST_UNTHREADED_SIDE, inlined, inner
+from fastltl.lapack import HAS_JIT, LARGEST_UNTHREADED_SIDE, inlined, inner
 
 #: Numbers in a vector.
 LANES = 4
@@ -26,9 +25,6 @@ LANES = 4
 PRODUCT_ROWS = 5
 ROWS = 4
 COLUMNS = 8
-
-#: With the JIT off there are no tiles.
-HAS_TILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 #: Sides up to which a product or a factor is faster in tiles than from BLAS and LAPACK.
 LARGEST_PRODUCT = 64
@@ -243,6 +239,46 @@ def _sum(builder: Any, vector: Any) -> Any:
     return _call(builder, name, double, [double(0.0), vector], fastmath=("reassoc",))
 
 
+def _columns(builder: Any, rows: list[Any]) -> list[Any]:
+    """The columns of a square tile: its rows, two and two, interleaved twice."""
+
+    def interleaved(x: Any, y: Any) -> list[Any]:
+        orders = [[0, 4, 1, 5], [2, 6, 3, 7]]
+        kind = ir.VectorType(ir.IntType(32), LANES)
+        return [builder.shuffle_vector(x, y, ir.Constant(kind, order)) for order in orders]
+
+    p, q, r, s = rows
+    pairs = zip(interleaved(p, r), interleaved(q, s), strict=True)
+    return [column for x, y in pairs for column in interleaved(x, y)]
+
+
+def _transposing_tile(adds: bool) -> Any:
+    """An intrinsic for B[j : j + LANES, i : i + LANES] <- A[i : i + LANES, j : j + LANES]'.
+
+    Or else the tile is added to what is there.
+    """
+
+    def tile(typingctx: Any, A: Any, B: Any, i: Any, j: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            A, B = (
+                _Matrix(context, builder, kind, value)
+                for kind, value in zip(signature.args[:2], arguments[:2], strict=True)
+            )
+            i, j = arguments[2:]
+            rows = [A.vectors(builder.add(i, _index(r)), j, 1)[0] for r in range(LANES)]
+            for c, column in enumerate(_columns(builder, rows)):
+                row = builder.add(j, _index(c))
+                if adds:
+                    column = builder.fadd(B.vectors(row, i, 1)[0], column)
+                B.put(row, i, [column])
+            return context.get_dummy_value()
+
+        return types.void(A, B, types.intp, types.intp), codegen
+
+    return intrinsic(tile)
+
+
+_transpose_tile, _add_transposed_tile = _transposing_tile(False), _transposing_tile(True)
 _narrow_product, _wide_product = _product_tile(LANES), _product_tile(COLUMNS)
 _diagonal_tile = _factor_tile(ROWS, is_diagonal=True)
 _narrow_tile = _factor_tile(LANES, is_diagonal=False)
@@ -254,7 +290,7 @@ _sweep_on, _sweep_back = _sweep(is_back=False), _sweep(is_back=True)
 def _fits(m, k, n):
     """Whether the product of an m x k and a k x n matrix is for tiles."""
     small = m <= LARGEST_PRODUCT and k <= LARGEST_PRODUCT and n <= LARGEST_PRODUCT
-    return HAS_TILES and small and m >= PRODUCT_ROWS and n >= COLUMNS
+    return HAS_JIT and small and m >= PRODUCT_ROWS and n >= COLUMNS
 
 
 @inlined
@@ -279,37 +315,71 @@ def multiply(A, B, C):
         _multiply_rows(A, B, C, min(i, m - PRODUCT_ROWS), 0)
 
 
-@inlined
-def _transposed(A):
+@inner
+def transposed(A):
     """A copy of A'."""
     m, n = A.shape
     At = np.empty((n, m))
-    for i in range(m):
-        for j in range(n):
-            At[j, i] = A[i, j]
+    if HAS_JIT and m >= LANES and n >= LANES:
+        for i in range(0, m, LANES):
+            for j in range(0, n, LANES):
+                _transpose_tile(A, At, min(i, m - LANES), min(j, n - LANES))
+    else:
+        for i in range(m):
+            for j in range(n):
+                At[j, i] = A[i, j]
     return At
 
 
 @inner
+def add_transposed(A):
+    """The upper triangle, at least, of A <- A + A'. Modified in place."""
+    n = A.shape[0]
+    first = n % LANES if HAS_JIT else n
+    for i in range(first):
+        for j in range(i, n):
+            A[i, j] += A[j, i]
+    for i in range(first, n, LANES):
+        for j in range(i, n, LANES):
+            _add_transposed_tile(A, A, j, i)
+
+
+@inlined
 def multiply_transposed(A, B, C):
     """C <- A B'. Modified in place: C."""
     if _fits(A.shape[0], A.shape[1], B.shape[0]):
-        multiply(A, _transposed(B), C)
+        multiply(A, transposed(B), C)
     else:
         lapack.multiply_transposed(A, B, C)
+
+
+@inlined
+def _multiply_to_upper(A, B, C):
+    """The tiles of C <- A B, a square matrix, that touch its upper triangle."""
+    n = A.shape[0]
+    for i in range(0, n, PRODUCT_ROWS):
+        row = min(i, n - PRODUCT_ROWS)
+        _multiply_rows(A, B, C, row, row // COLUMNS * COLUMNS)
 
 
 @inner
 def multiply_to_symmetric(A, B, C):
     """The upper triangle, at least, of C <- A B', which is symmetric. Modified in place: C."""
     n, k = A.shape
-    if not _fits(n, k, n):
+    if _fits(n, k, n):
+        _multiply_to_upper(A, transposed(B), C)
+    else:
         lapack.multiply_transposed(A, B, C)
-        return
-    Bt = _transposed(B)
-    for i in range(0, n, PRODUCT_ROWS):
-        row = min(i, n - PRODUCT_ROWS)
-        _multiply_rows(A, Bt, C, row, row // COLUMNS * COLUMNS)
+
+
+@inner
+def multiply_to_gram(A, C):
+    """The upper triangle, at least, of C <- A'A. Modified in place: C."""
+    k, n = A.shape
+    if _fits(n, k, n):
+        _multiply_to_upper(transposed(A), A, C)
+    else:
+        lapack.transposed_multiply(A, A, C)
 
 
 @inner
@@ -352,7 +422,7 @@ def multiply_by_half(X, D, C):
 def cholesky(A):
     """Replace the upper triangle of A = U'U by U; False if there is no U. In place: A."""
     n = A.shape[0]
-    if not HAS_TILES or n > LARGEST_FACTOR:
+    if not HAS_JIT or n > LARGEST_FACTOR:
         return lapack.cholesky(A)
     first = n % ROWS
     for k in range(first):
@@ -380,7 +450,7 @@ def cholesky(A):
 def cholesky_solve(U, x):
     """x <- (U'U)^-1 x, four unknowns at a time. Modified in place: x."""
     n = x.size
-    if not HAS_TILES or n > LARGEST_FACTOR:
+    if not HAS_JIT or n > LARGEST_FACTOR:
         lapack.cholesky_solve(U, x)
         return
     first = n % ROWS

@@ -120,6 +120,7 @@ class BatchLearner(RepresentationLearner):
         self._has_converged = solution.gap <= self.tol * solution.objective
         self._keep(solution, objective.target_unit)
         self._fit_tasks(tasks, objective)
+        objective.rest()
 
     def _keep(self, solution: Solution, unit: float) -> None:
         """Keep what was found with targets in this unit."""

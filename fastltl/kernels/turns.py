@@ -1,0 +1,99 @@
+"""Work that threads share in turns, told from compiled code to compiled code.
+
+In each turn the same is done with the same arrays, whose contents are new. A board of whole numbers
+says which turn it is, how many items are taken and how many are done. Who watches the board notices
+a turn within a fraction of a microsecond, where a thread that sleeps takes fifty to wake up, and
+more to come by the GIL; but it keeps a core busy, and so does not watch for long.
+"""
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from fastltl.lapack import compiled, inlined
+
+#: What is where on a board: the number of the turn; that times TURN_UNIT, plus the number of items
+#: taken; the number of items done; and a number to go with the turn.
+TURN, TAKEN, DONE, NOTE = range(4)
+BOARD_SIZE = 4
+TURN_UNIT = 2**32
+
+#: The note of a turn in which there is nothing to do but to leave.
+LEAVE = -1
+
+#: How often to look at a board before giving up: two milliseconds, about.
+MOST_LOOKS = 8_000_000
+
+
+def _place(context: Any, builder: Any, kind: Any, board: Any, index: Any) -> Any:
+    return builder.gep(context.make_array(kind)(context, builder, board).data, [index])
+
+
+def _look(typingctx: Any, board: Any, index: Any) -> Any:
+    """board[index], read anew; what its writer wrote before is seen from now on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *arguments)
+        return builder.load_atomic(place, ordering="acquire", align=8)
+
+    return types.int64(board, types.intp), codegen
+
+
+def _add(typingctx: Any, board: Any, index: Any, amount: Any) -> Any:
+    """board[index] += amount, whoever else adds to it, after all that was written before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *arguments[:2])
+        builder.atomic_rmw("add", place, arguments[2], "acq_rel")
+        return context.get_dummy_value()
+
+    return types.void(board, types.intp, types.int64), codegen
+
+
+def _replace(typingctx: Any, board: Any, index: Any, old: Any, new: Any) -> Any:
+    """board[index] <- new if it is still old; whether it was."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *arguments[:2])
+        outcome = builder.cmpxchg(place, arguments[2], arguments[3], "acq_rel", "acquire")
+        return builder.extract_value(outcome, 1)
+
+    return types.boolean(board, types.intp, types.int64, types.int64), codegen
+
+
+look: Any = intrinsic(_look)
+add: Any = intrinsic(_add)
+_replace_if: Any = intrinsic(_replace)
+
+
+@compiled
+def begin_turn(board, note):
+    """Announce a turn, once everything for it is in place and the one before is done."""
+    board[DONE], board[NOTE] = 0, note
+    board[TAKEN] = (board[TURN] + 1) * TURN_UNIT
+    add(board, TURN, 1)
+
+
+@inlined
+def take(board, turn, n_items, length):
+    """The first of the next `length` items, now the caller's, or -1 if this turn has no more."""
+    first = -1
+    while first < 0:
+        taken = look(board, TAKEN)
+        if taken // TURN_UNIT != turn or taken % TURN_UNIT >= n_items:
+            break
+        if _replace_if(board, TAKEN, taken, taken + length):
+            first = taken % TURN_UNIT
+    return first
+
+
+@compiled
+def watch(board, index, least):
+    """Wait, though not for long, until board[index] is at least so much; whether it is."""
+    looks = 0
+    while look(board, index) < least:
+        looks += 1
+        if looks == MOST_LOOKS:
+            return False
+    return True
