@@ -224,7 +224,7 @@ def info(options: argparse.Namespace) -> None:
     print(f"threads: {found['threads']} (set NUMBA_NUM_THREADS to change it)")
     for library in found["blas"]:
         print(f"BLAS: {library}")
-    stats = getattr(kernels.learn, "stats", None)
+    stats = getattr(kernels.learn_entropic, "stats", None)
     where = getattr(stats, "cache_path", None) or "none, compiled anew in every process"
     off = " (the JIT is off)" if numba.config.DISABLE_JIT else ""  # type: ignore[attr-defined]
     print(f"compiled kernels: {where}{off}")

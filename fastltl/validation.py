@@ -51,8 +51,8 @@ def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
         type(X) is type(y) is _ndarray
         and X.dtype == y.dtype == _FLOAT64
         and y.ndim == 1
-        and X.shape == (y.size, n_features)
-        and X.size > 0
+        and X.shape == (len(y), n_features)
+        and len(y) > 0 < n_features
         and X.flags.carray
         and y.flags.carray
     )
@@ -211,6 +211,8 @@ def _is_number(value: Any, kind: type) -> bool:
 
 def _as_float(value: Any) -> float:
     """A real number as a float, NaN for what is none."""
+    if type(value) is float:  # spares a search of abstract classes, as long as a small task takes
+        return value
     try:
         return float(value) if _is_number(value, Real) else np.nan
     except OverflowError:  # a whole number or a fraction larger than any float

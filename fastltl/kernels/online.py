@@ -4,6 +4,7 @@ A run has one or more candidates (values of lam, say), stacked along the first a
 arrays. A task is met by all of them before any takes its step, so that a task that is refused
 has changed nothing. Candidates lo to hi are a thread's share.
 
+All of them are parts of one array, the run's room, which Numba takes over faster from Python.
 Of the k-th candidate, state[:, k] are four matrices, called `matrix`, `total`, `vectors` and
 `buffer`, and rows[:, k] are the `values` of what it keeps eigenvectors of and the `weights` that
 these have in the iterate. What it finds when it meets a task is meetings[k]: the factors a and b
@@ -15,6 +16,7 @@ kept only where that is cheaper than eigenvectors: then the rank is -1.
 """
 
 import numpy as np
+from numba.extending import register_jitable
 
 from fastltl.kernels.dual import (
     EPS,
@@ -85,14 +87,39 @@ RECORD = np.dtype(
     ],
     align=True,
 )
+N_FIELDS = RECORD.itemsize // 8
+
+
+#: What a run does with a task.
+MEET, STEP, MEET_AND_STEP = range(3)
+
+
+@register_jitable
+def room_for(d):
+    """How many numbers the arrays of a candidate have."""
+    return 4 * d * d + 2 * d + 3 * max(5, d) + N_FIELDS
+
+
+@register_jitable
+def parts_of(room, d):
+    """state, rows, the records as bare numbers, and meetings, of all candidates of a room."""
+    n = room.size // room_for(d)
+    a, b = 4 * n * d * d, 2 * n * d
+    c = n * N_FIELDS
+    state, rows, numbers = room[:a], room[a : a + b], room[a + b : a + b + c]
+    meetings = room[a + b + c :]
+    return (
+        state.reshape(4, n, d, d),
+        rows.reshape(2, n, d),
+        numbers,
+        meetings.reshape(n, 3, max(5, d)),
+    )
 
 
 @compiled
-def dual_of_iterate(matrix, vectors, weights, record, X):
+def dual_of_factors(matrix, vectors, weights, record, X):
     """The upper triangle of X D X': with P = X V', of P diag(weights - rest) P' + rest XX'."""
     rank, rest = record["rank"], record["rest"]
-    if rank < 0:
-        return dual_matrix(matrix, X)
     P = outer_gram(X, vectors[:rank])
     scaled = np.empty(P.shape)
     for i in range(P.shape[0]):
@@ -107,13 +134,22 @@ def dual_of_iterate(matrix, vectors, weights, record, X):
     return dual
 
 
+@compiled
+def dual_of_iterate(matrix, vectors, weights, record, X):
+    """The upper triangle of X D X', of D itself where that is kept."""
+    if record["rank"] < 0:
+        return dual_matrix(matrix, X)
+    return dual_of_factors(matrix, vectors, weights, record, X)
+
+
 @inlined
-def meet_task(state, rows, records, meetings, X, y, lo, hi):
+def meet_task(state, rows, records, meetings, X, y, lo, hi, dual_of):
     """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
 
     The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
     Returns False if a number in the task is not finite or becomes so on the way, or if adaptive
-    steps lose it to underflow. `meetings` is modified in place.
+    steps lose it to underflow. `meetings` is modified in place. `dual_of` is the function for
+    X D X' of an iterate.
     """
     n = y.size
     if not all_finite(X):
@@ -125,14 +161,14 @@ def meet_task(state, rows, records, meetings, X, y, lo, hi):
         record, a, b = records[k], meetings[k, 0, : X.shape[1]], meetings[k, 1, : X.shape[1]]
         matrix, V, weights = state[0, k], state[2, k], rows[1, k]
         R_k, z_k, misfit_k = R, z, misfit
-        U = dual_of_iterate(matrix, V, weights, record, R_k)
+        U = dual_of(matrix, V, weights, record, R_k)
         largest = factorise_dual(U, n)
         if has_small_pivot(U, SMALLEST_PIVOT_OF_DUAL * largest):
             if not truncated:
                 R_safe, z_safe, misfit_safe = truncate(R, z, misfit)
                 truncated = True
             R_k, z_k, misfit_k = R_safe, z_safe, misfit_safe
-            U = dual_of_iterate(matrix, V, weights, record, R_k)
+            U = dual_of(matrix, V, weights, record, R_k)
             factorise_dual(U, n)
         loss = dual_loss_and_factors(R_k, z_k, misfit_k, U, n, a, b)
         inner, outer = np.dot(a, b), length(a) * length(b)
@@ -171,8 +207,9 @@ def gradient_norm(inner, outer, operator):
 
 
 @inlined
-def enter_task(loss, norm, step, record):
-    """Count the task that was met. `record` is modified in place."""
+def enter_task(told, record):
+    """Count the task that was met, of which `told` tells. `record` is modified in place."""
+    loss, norm, step = told[0], told[1], told[2]
     record["n_tasks"] += 1
     record["loss"] += loss
     record["norm"] = np.hypot(record["norm"], norm)
@@ -191,10 +228,8 @@ def add_iterate(matrix, total, vectors, buffer, weights, record):
     """
     rank, rest, room = record["rank"], record["rest"], buffer.shape[0]
     n_waiting = record["n_added"] + record["n_subtracted"]
-    if n_waiting + rank > room or (rank < 0 and (n_waiting > 0 or record["rest_total"] != 0.0)):
-        add_waiting(total, buffer, record)
-        record["n_added"] = record["n_subtracted"] = 0
-        record["rest_total"] = 0.0
+    if n_waiting + rank > room:
+        clear_waiting(total, buffer, record)
     if rank < 0:
         for i in range(total.shape[0]):
             for j in range(i + 1):
@@ -226,6 +261,14 @@ def add_waiting(total, buffer, record):
     add_to_diagonal(total, record["rest_total"])
 
 
+@inlined
+def clear_waiting(total, buffer, record):
+    """`add_waiting`, and have nothing wait. Modified in place: `total` and `record`."""
+    add_waiting(total, buffer, record)
+    record["n_added"] = record["n_subtracted"] = 0
+    record["rest_total"] = 0.0
+
+
 @compiled
 def sums_of_iterates(state, records, sums, lo, hi):
     """sums[k] <- the sum of the k-th candidate's iterates. Modified in place: `sums`."""
@@ -236,16 +279,15 @@ def sums_of_iterates(state, records, sums, lo, hi):
 
 
 @inlined
-def take_certified_step(matrix, vectors, weights, record, a, b, inner, outer):
-    """D <- proj(D + gamma (a b' + b a')) without eigenvectors, if that is certain to be exact.
+def certify_step(matrix, weights, record, inner, outer):
+    """Whether proj(D + gamma (a b' + b a')) is certain to clip no eigenvalue.
 
     With inner = a.b and outer = |a||b|, the update moves no eigenvalue down by more than
-    gamma (outer - inner). If a known lower bound
-    on D's eigenvalues leaves them all above the shift that the trace asks for, nothing is clipped
-    and the projection is that shift. D is made out of its eigenvectors only if more such steps may
-    follow. Returns whether the step was taken. `matrix` and `record` are modified in place.
+    gamma (outer - inner). If a known lower bound on D's eigenvalues leaves them all above the
+    shift that the trace asks for, the projection is that shift. Where D is not at hand it is
+    worth making only if more such steps may follow. `record` is modified in place.
     """
-    d, gamma, rank = a.size, record["step"], record["rank"]
+    d, gamma, rank = weights.size, record["step"], record["rank"]
     trace = 0.0
     for i in range(d):
         trace += matrix[i, i] if rank < 0 else weights[i]
@@ -254,36 +296,80 @@ def take_certified_step(matrix, vectors, weights, record, a, b, inner, outer):
     if not record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
         record["shift"] = np.nan
         return False
-    if rank >= 0:
-        assign(matrix, compose(vectors[:rank], weights[:rank], record["rest"]))
-        record["rank"] = -1
-    add_rank_two(matrix, a, b, gamma)
-    add_to_diagonal(matrix, -shift)
     record["floor"] -= fall
     record["shift"] = shift
     return True
 
 
 @inlined
-def update_kept(matrix, vectors, values, record, a, b, c):
-    """Eigenvectors after c (a b' + b a') was added to what they belong to, and how many.
+def take_certified_step(matrix, total, vectors, buffer, weights, record, a, b):
+    """Add D to the sum of iterates, and D <- D + gamma (a b' + b a') - shift I.
 
-    They are found anew where they are not known, and where S can mend what rounding errors may
-    have added up to; of D nothing else is kept, and they are made orthonormal again. `vectors`,
-    `values` and `record` are modified in place, and so is `matrix` if it is D.
+    D is made of its eigenvectors if it is not at hand. Modified in place: `matrix`, `total` and
+    `record`.
     """
-    rank, drifted = record["rank"], record["drift"] > MOST_DRIFT
-    if rank < 0:
-        add_rank_two(matrix, a, b, c)
-    if rank < 0 or (drifted and record["entropic"]):
-        assign(vectors, matrix)
-        eigh(vectors, values)
-        record["drift"] = 0.0
+    if record["rank"] >= 0:
+        assign(matrix, compose(vectors[: record["rank"]], weights, record["rest"]))
+        record["rank"] = -1
+        clear_waiting(total, buffer, record)
+    add_then_step(total, matrix, a, b, record["step"])
+    add_to_diagonal(matrix, -record["shift"])
+
+
+@compiled
+def add_then_step(total, A, a, b, c):
+    """total <- total + A, and then A <- A + c (a b' + b a'), symmetric to the bit.
+
+    In one pass: together they are larger than the fastest cache. Modified in place: `total`, A.
+    """
+    scaled = c * a
+    for i in range(a.size):
+        for j in range(i + 1):
+            total[i, j] += A[i, j]
+        for j in range(a.size):
+            A[i, j] += scaled[i] * b[j] + b[i] * scaled[j]
+
+
+@inlined
+def find_eigenvectors(matrix, vectors, values, record):
+    """Those of the matrix, all of them, anew. The others are modified in place."""
+    assign(vectors, matrix)
+    eigh(vectors, values)
+    record["drift"] = 0.0
+
+
+@inlined
+def update_iterate(matrix, vectors, values, record, a, b):
+    """Eigenvectors of D + gamma (a b' + b a'), and how many.
+
+    They are found anew where D itself was kept. Where they were, nothing else is: once rounding
+    errors may have added up, they are made orthonormal again. All but a and b are modified in
+    place.
+    """
+    if record["rank"] < 0:
+        add_rank_two(matrix, a, b, record["step"])
+        find_eigenvectors(matrix, vectors, values, record)
         return a.size
-    size = rank_two_update(vectors, values, rank, a, b, c)
-    if drifted:
+    size = rank_two_update(vectors, values, record["rank"], a, b, record["step"])
+    if record["drift"] > MOST_DRIFT:
         orthonormalise(vectors[:size])
         record["drift"] = 0.0
+    record["drift"] += np.sqrt(size) * EPS
+    return size
+
+
+@inlined
+def update_sum(matrix, vectors, values, record, a, b):
+    """Eigenvectors of S + a b' + b a', and how many.
+
+    S itself is kept too, and they are found anew once rounding errors may have added up. All but
+    a and b are modified in place.
+    """
+    add_rank_two(matrix, a, b, 1.0)
+    if record["drift"] > MOST_DRIFT:
+        find_eigenvectors(matrix, vectors, values, record)
+        return a.size
+    size = rank_two_update(vectors, values, record["rank"], a, b, 1.0)
     record["drift"] += np.sqrt(size) * EPS
     return size
 
@@ -319,38 +405,63 @@ def weigh(vectors, values, size, weights, record):
     record["rank"], record["rest"], record["shift"] = rank, rest, np.nan
 
 
-@compiled
-def learn(state, rows, numbers, meetings, X, y, meets, steps, lo, hi):
-    """Meet a task and step on from it: down the gradient and back into the set, by the cheapest
-    path that is exact, or to the regularised leader.
+@inlined
+def candidate(state, rows, meetings, k):
+    """matrix, total, vectors, buffer, values, weights, a, b and what else the k-th was told."""
+    d = rows.shape[2]
+    a, b, told = meetings[k, 0, :d], meetings[k, 1, :d], meetings[k, 2]
+    return state[0, k], state[1, k], state[2, k], state[3, k], rows[0, k], rows[1, k], a, b, told
 
-    It does both or, so that threads can share the candidates, one at a time. The records come as
-    bare numbers, which Numba takes over faster from Python. Returns False, with nothing learned,
-    if the task is refused. Modified in place: all arrays but X and y.
+
+@compiled
+def learn_euclidean(room, X, y, part, lo, hi):
+    """Meet a task and step down its gradient and back into the set, by the cheapest exact path.
+
+    It does both or, so that threads can share the candidates, the part asked for. Returns False,
+    with nothing learned, if the task is refused. `room` is modified in place.
     """
+    state, rows, numbers, meetings = parts_of(room, X.shape[1])
     records = numbers.view(RECORD)
-    if meets and not meet_task(state, rows, records, meetings, X, y, lo, hi):
+    if part != STEP and not meet_task(
+        state, rows, records, meetings, X, y, lo, hi, dual_of_iterate
+    ):
         return False
-    for k in range(lo, hi if steps else lo):
-        matrix, total, vectors, buffer = state[0, k], state[1, k], state[2, k], state[3, k]
-        values, weights, record = rows[0, k], rows[1, k], records[k]
-        a, b = meetings[k, 0, : values.size], meetings[k, 1, : values.size]
-        told = meetings[k, 2]
-        loss, norm, step, inner, outer = told[0], told[1], told[2], told[3], told[4]
+    for k in range(lo, lo if part == MEET else hi):
+        record = records[k]
+        matrix, total, vectors, buffer, values, weights, a, b, told = candidate(
+            state, rows, meetings, k
+        )
+        enter_task(told, record)
+        moves = told[1] > 0.0
+        if moves and certify_step(matrix, weights, record, told[3], told[4]):
+            take_certified_step(matrix, total, vectors, buffer, weights, record, a, b)
+            continue
         add_iterate(matrix, total, vectors, buffer, weights, record)
-        enter_task(loss, norm, step, record)
-        if norm == 0.0:
-            continue
-        if record["entropic"]:
-            add_rank_two(matrix, a, b, 1.0)
-        elif take_certified_step(matrix, vectors, weights, record, a, b, inner, outer):
-            continue
-        c = 1.0 if record["entropic"] else step
-        size = update_kept(matrix, vectors, values, record, a, b, c)
-        if record["entropic"]:
-            weigh(vectors, values, size, weights, record)
-        else:
+        if moves:
+            size = update_iterate(matrix, vectors, values, record, a, b)
             clip(vectors, values, size, weights, record)
+    return True
+
+
+@compiled
+def learn_entropic(room, X, y, part, lo, hi):
+    """Meet a task and step to the leader, regularised by entropy; otherwise `learn_euclidean`."""
+    state, rows, numbers, meetings = parts_of(room, X.shape[1])
+    records = numbers.view(RECORD)
+    if part != STEP and not meet_task(
+        state, rows, records, meetings, X, y, lo, hi, dual_of_factors
+    ):
+        return False
+    for k in range(lo, lo if part == MEET else hi):
+        record = records[k]
+        matrix, total, vectors, buffer, values, weights, a, b, told = candidate(
+            state, rows, meetings, k
+        )
+        enter_task(told, record)
+        add_iterate(matrix, total, vectors, buffer, weights, record)
+        if told[1] > 0.0:
+            size = update_sum(matrix, vectors, values, record, a, b)
+            weigh(vectors, values, size, weights, record)
     return True
 
 
@@ -359,9 +470,7 @@ def start_over(state, rows, records):
     """Find all that is kept beside the matrices, D or S, anew. All arrays are modified in place."""
     for k in range(records.size):
         vectors, values, record = state[2, k], rows[0, k], records[k]
-        assign(vectors, state[0, k])
-        eigh(vectors, values)
-        record["drift"] = 0.0
+        find_eigenvectors(state[0, k], vectors, values, record)
         if record["entropic"]:
             weigh(vectors, values, values.size, rows[1, k], record)
         else:

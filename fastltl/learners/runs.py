@@ -8,13 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 import numpy as np
 
 from fastltl import bounds, kernels
 from fastltl.evaluation import HeldOut
+from fastltl.kernels import MEET, MEET_AND_STEP, STEP
 from fastltl.objectives import ReducedTasks
 from fastltl.threads import held_at_fork, in_pieces, steadily
 from fastltl.validation import Array, check_positive
@@ -47,37 +48,39 @@ class Run(ABC):
     D^(1). Who holds the lock finds the arrays between two tasks, never within one.
     """
 
+    #: What meets a task and steps on from it.
+    _kernel: ClassVar[Any]
+
     def __init__(self, d: int, radii: Array, numerators: Array, first: Array) -> None:
-        self.state = np.zeros((4, len(radii), d, d))
-        self.rows = np.zeros((2, len(radii), d))
+        self._lay_out(np.zeros(len(radii) * kernels.room_for(d)), d)
         self.rows[1] = first[:, None]
-        self.records = np.zeros(len(radii), kernels.RECORD)
         self.records["radius"], self.records["scale"] = radii, numerators
         self.records["rest"] = first
         self.is_merged = False
-        self._lay_out()
 
-    def _lay_out(self) -> None:
-        """Gather what kernels take, with room for what a task tells the candidates."""
+    def _lay_out(self, room: Array, d: int) -> None:
+        """Have all arrays in one room, which kernels take."""
         self.lock: Any = threading.RLock()
         with _registry:
             _runs.add(self)
-        _, n_candidates, d = self.rows.shape
-        meetings = np.zeros((n_candidates, 3, max(5, d)))
-        self._arrays = self.state, self.rows, self.records.view(np.float64), meetings
+        self.room, self._arrays = room, kernels.parts_of(room, d)
+        self.state, self.rows, numbers, _ = self._arrays
+        # Not numbers.view, which asks in Python whether that is safe, for as long as a task takes.
+        self.n_candidates = len(numbers) // kernels.N_FIELDS
+        self.records = np.ndarray(self.n_candidates, kernels.RECORD, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of what was learned, without what the latest task told."""
+        parts = {"lock", "state", "rows", "records", "n_candidates", "_arrays"}
         with self.lock:
-            return {
-                name: copy(value)
-                for name, value in self.__dict__.items()
-                if name not in ("_arrays", "lock")
-            }
+            kept = {name: copy(value) for name, value in self.__dict__.items() if name not in parts}
+            kept["d"] = self.n_features
+        kernels.parts_of(kept["room"], kept["d"])[3][:] = 0.0
+        return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._lay_out(state["room"], state.pop("d"))
         self.__dict__.update(state)
-        self._lay_out()
 
     @property
     def n_features(self) -> int:
@@ -91,18 +94,18 @@ class Run(ABC):
     def learn(self, X: Array, y: Array) -> bool:
         """Take one task with every candidate, or refuse it with nothing changed."""
         with self.lock:
-            taken: bool = kernels.learn(*self._arrays, X, y, True, True, 0, self.records.size)
+            taken: bool = self._kernel(self.room, X, y, MEET_AND_STEP, 0, self.n_candidates)
         return taken
 
     def learn_in_threads(self, X: Array, y: Array, n_threads: int) -> bool:
         """`learn`, to the bit, with the candidates shared out between threads."""
-        n_candidates, task = len(self.records), (*self._arrays, X, y)
+        n_candidates, task = self.n_candidates, (self.room, X, y)
         cost = 0.1 * X.size * (X.shape[1] + min(X.shape))
         with self.lock:
-            if not all(in_pieces(kernels.learn, n_candidates, n_threads, cost, *task, True, False)):
+            if not all(in_pieces(self._kernel, n_candidates, n_threads, cost, *task, MEET)):
                 return False
             cost = (1.0 if self.steps_by_rank_two else 50.0) * self.n_features**2
-            in_pieces(kernels.learn, n_candidates, n_threads, cost, *task, False, True)
+            in_pieces(self._kernel, n_candidates, n_threads, cost, *task, STEP)
         return True
 
     @property
@@ -226,6 +229,8 @@ class Run(ABC):
 class EuclideanRun(Run):
     """Projected gradient descent from D^(1) = radius / d I."""
 
+    _kernel = staticmethod(kernels.learn_euclidean)
+
     def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
         adaptive = isinstance(step, str) and step == "adaptive"
         if adaptive:
@@ -236,7 +241,7 @@ class EuclideanRun(Run):
                 f"step_scale={float(step_scales[0])}."
             )
         elif isinstance(step, str) and step == "theory":
-            numerators = radii / np.sqrt(2)
+            numerators = radii / math.sqrt(2.0)
         else:
             wanted = "'adaptive', 'theory' or a positive finite number"
             numerators = np.full_like(radii, check_positive(step, "step", wanted))
@@ -260,6 +265,8 @@ class EuclideanRun(Run):
 
 class EntropicRun(Run):
     """The leader regularised by von Neumann entropy, from D^(1) = radius / (d + 1) I."""
+
+    _kernel = staticmethod(kernels.learn_entropic)
 
     def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
         if not isinstance(step, str) or step != "adaptive":
