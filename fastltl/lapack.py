@@ -29,7 +29,7 @@ LARGEST_UNTHREADED_SIDE = 64
 EPS = float(np.finfo(np.float64).eps)
 
 #: The norm of a matrix, or its inverse, below which squares of its entries may lose digits.
-SMALLEST_NORM = 1e-100
+SMALLEST_TO_SQUARE = 1e-100
 
 _CHAR = types.CPointer(types.uint8)
 _INT = types.CPointer(types.int32)
@@ -325,10 +325,12 @@ if IS_DIRECT:
         n, k = values.size, hi - lo
         vectors = np.empty((k, n))
         blocks, ends = np.ones(n, np.int32), np.full(n, n, np.int32)
-        work, iwork = np.empty(max(5 * n, 32 * k)), np.empty(n, np.int32)
+        # With this much room dormtr works in blocks, which pays for large matrices only.
+        room_for_blocks = 32 * k + 4160 if n > LARGEST_UNTHREADED_SIDE else k
+        work, iwork = np.empty(5 * n + room_for_blocks), np.empty(n, np.int32)
         failed, info = np.empty(n, np.int32), np.zeros(1, np.int32)
         largest = max(abs(values[0]), abs(values[-1]))
-        is_whole = SMALLEST_NORM < largest < 1.0 / SMALLEST_NORM
+        is_whole = SMALLEST_TO_SQUARE < largest < 1.0 / SMALLEST_TO_SQUARE
         for i in range(n - 1):
             is_whole = is_whole and abs(T[1, i]) > EPS * (abs(T[0, i]) + abs(T[0, i + 1]))
         if is_whole:

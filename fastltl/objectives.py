@@ -24,6 +24,10 @@ LOW_RANK = 0.9
 SMALLEST_SQUARE = 1e-200
 
 
+#: Nanoseconds from which on an evaluation is worth sharing with threads that watch for it.
+SMALLEST_TURN = 150_000
+
+
 class ReducedTasks(NamedTuple):
     """Tasks with the same ridge regression as others, but no more rows than their inputs' rank.
 
@@ -156,7 +160,8 @@ class MeanObjective:
             self._factors,
             tasks.corners,
         )
-        self._prepare_turns()
+        self._board = np.zeros(kernels.BOARD_SIZE, np.int64)
+        self._watchers = Watchers(n_threads)
         self._most_rows = int(np.diff(tasks.starts).max())
 
     @property
@@ -204,7 +209,7 @@ class MeanObjective:
         cost = self.tasks.cost_of_dual(F.shape[1] or len(D))
         np.copyto(self._D, D)
         with one_blas_thread():
-            if HAS_JIT and are_worth_sharing(self.n_tasks, self.n_threads, cost):
+            if HAS_JIT and self.n_threads > 1 and self.n_tasks * cost > SMALLEST_TURN:
                 self._evaluate_in_turns(F)
             else:
                 kernels.objectives(self._D, F, *self._arrays, 0, self.n_tasks)
@@ -212,27 +217,27 @@ class MeanObjective:
 
     def _evaluate_in_turns(self, F: Array) -> None:
         """Have other threads share in an evaluation and, for a while, watch for the next one."""
-        arguments = self._D, self._F, *self._arrays, self._board
+        board, watchers = self._board, self._watchers
+        arguments = self._D, self._F, *self._arrays, board
         self._F[: F.size] = F.ravel()
-        kernels.begin_turn(self._board, F.shape[1])
-        self._watchers.call(lambda: kernels.objectives_in_turns(*arguments, True))
+        watchers.failures.clear()
         try:
+            kernels.begin_turn(board, F.shape[1])
+            watchers.call(lambda: kernels.objectives_in_turns(*arguments, True))
             is_done = kernels.objectives_in_turns(*arguments, False)
             while not is_done:
-                self._watchers.check()
-                is_done = kernels.watch(self._board, kernels.DONE, self.n_tasks)
+                if watchers.failures:
+                    raise watchers.failures[0]
+                is_done = kernels.watch(board, kernels.DONE, self.n_tasks)
         except BaseException:
             self.rest()
-            self._prepare_turns()  # what others have not finished is not to count for a later turn
+            watchers.finish()
+            self._D.fill(np.nan)  # so that nobody takes what there is for an evaluation
             raise
-
-    def _prepare_turns(self) -> None:
-        self._board = np.zeros(kernels.BOARD_SIZE, np.int64)
-        self._watchers = Watchers(self.n_threads)
 
     def rest(self) -> None:
         """Let threads that watch for the next evaluation turn to something else."""
-        if HAS_JIT:
+        if HAS_JIT and self.n_threads > 1:
             kernels.begin_turn(self._board, kernels.LEAVE)
             self._watchers.call_off()
 

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import scipy.linalg  # noqa: F401  (loads the BLAS that compiled kernels call, so that it is found)
+from joblib import cpu_count
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from fastltl.lapack import LARGEST_UNTHREADED_SIDE
@@ -178,8 +179,9 @@ class _Help:
         """Do the work, unless it was called off."""
         if self._work is None or not self._claim.acquire(blocking=False):
             return
+        work, self._work = self._work, None
         try:
-            self._work()
+            work()
         finally:
             self._end.release()
 
@@ -198,7 +200,8 @@ class _Help:
     def finish(self) -> None:
         """Call the work off, or wait for its end if it has begun."""
         if not self.call_off():
-            self._end.acquire()
+            with self._end:
+                pass
 
 
 #: Helpers of those who share their work between so many threads, and where they look for it.
@@ -233,24 +236,24 @@ def _helped(work: Callable[[], None], n_helpers: int, n_threads: int) -> list[_H
     return helps
 
 
+@cache
 def _n_cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """How many cores this process may use, by affinity and quota."""
+    return int(cpu_count())
 
 
 class Watchers:
     """Helpers that stay for work which comes in turns, one on each core but the caller's.
 
     They keep their cores busy while they watch for a turn, so more of them would be in the way.
+    `failures` are what they have failed with.
     """
 
     def __init__(self, n_threads: int) -> None:
         self._n_threads = n_threads
-        self._n_helpers = min(n_threads, _n_cores()) - 1
+        self._process = os.getpid()
         self._helps: list[_Help] = []
-        self._failures: list[BaseException] = []
+        self.failures: list[BaseException] = []
 
     def call(self, work: Callable[[], Any]) -> None:
         """Have the work done by those that are not at it already.
@@ -262,26 +265,28 @@ class Watchers:
             try:
                 work()
             except BaseException as error:
-                self._failures.append(error)
+                self.failures.append(error)
 
+        if self._process != os.getpid():
+            self._process, self._helps = os.getpid(), []  # the helpers stayed with the parent
         self._helps = [help for help in self._helps if not help.is_over]
-        n_missing = self._n_helpers - len(self._helps)
+        n_missing = min(self._n_threads, _n_cores()) - 1 - len(self._helps)
         if n_missing > 0:
             self._helps += _helped(attempt, n_missing, self._n_threads)
-
-    def check(self) -> None:
-        """Raise what a helper has failed with."""
-        if self._failures:
-            raise self._failures.pop()
 
     def call_off(self) -> None:
         """Ask those that have not begun not to."""
         for help in self._helps:
             help.call_off()
 
+    def finish(self) -> None:
+        """Wait until those that have begun return."""
+        for help in self._helps:
+            help.finish()
+
 
 def are_worth_sharing(n_items: int, n_threads: int, cost: float) -> bool:
-    """Whether threads should share items that take so many nanoseconds each."""
+    """Whether `in_pieces` would have threads share items that take so many nanoseconds each."""
     return len(_edges(n_items, n_threads, cost)) > 2
 
 

@@ -312,7 +312,7 @@ def test_arrays_that_would_crash_kernels_are_refused(path, content):
         resealed(path, arrays=arrays)
         with pytest.raises(ValueError, match=r"holds no OnlineLTL that can be read"):
             ltl.load(path)
-    for name, value in (("rank", [5]), ("n_added", [9]), ("n_subtracted", [-1]), ("rank", [-2])):
+    for name, value in (("rank", [5]), ("n_added", [9]), ("n_subtracted", [-1]), ("rank", [-1])):
         changed = json.loads(json.dumps(header))
         changed["state"]["run"]["records"][name] = value
         resealed(path, changed, {"state/run/state": state, "state/run/rows": rows})

@@ -1,8 +1,10 @@
 """Evaluations that threads share in turns: the same bits, whoever comes, goes, fails or is late."""
 
+import gc
 import os
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -141,6 +143,23 @@ def test_who_fails_is_heard_where_work_is_missing_and_does_no_harm_later(monkeyp
         objective.value_and_gradient(D)
     monkeypatch.setattr(kernels, "objectives_in_turns", kernel)
     assert objective.value_and_gradient(D)[0] == expected
+
+
+def test_nothing_outlives_its_objective():
+    """Not even until Python looks for cycles, which large arrays do not make it do."""
+    objective = large_objective(2)
+    objective.value_and_gradient(np.eye(40))
+    objective.rest()
+    array = weakref.ref(objective._factors)
+    gc.disable()
+    try:
+        del objective
+        deadline = time.monotonic() + 10
+        while array() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)  # until the helper has left
+        assert array() is None
+    finally:
+        gc.enable()
 
 
 def test_there_are_no_more_watchers_than_cores(monkeypatch):

@@ -6,7 +6,6 @@ signature, of each kernel that is a formula of its own.
 """
 
 from fastltl.kernels.dual import (
-    EPS,
     all_finite,
     centre,
     compress,
@@ -58,6 +57,7 @@ from fastltl.kernels.spectrum import (
     soft_threshold,
 )
 from fastltl.kernels.turns import BOARD_SIZE, DONE, LEAVE, begin_turn, watch
+from fastltl.lapack import EPS
 
 __all__ = [
     "BOARD_SIZE",

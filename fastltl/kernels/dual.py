@@ -19,6 +19,7 @@ from fastltl.kernels.tiles import (
     multiply_transposed,
 )
 from fastltl.lapack import (
+    EPS,
     apply,
     apply_transposed,
     compiled,
@@ -26,8 +27,6 @@ from fastltl.lapack import (
     svd,
     triangularise,
 )
-
-EPS = float(np.finfo(np.float64).eps)
 
 #: Rows of X are taken for dependent, or the dual matrix M for ill-conditioned, if a pivot of the
 #: Cholesky decomposition of XX', or of M, falls below this fraction of the largest entry.

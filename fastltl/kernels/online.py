@@ -19,7 +19,6 @@ import numpy as np
 from numba.extending import register_jitable
 
 from fastltl.kernels.dual import (
-    EPS,
     SMALLEST_PIVOT_OF_DUAL,
     add_rank_two,
     add_to_diagonal,
@@ -45,7 +44,7 @@ from fastltl.kernels.spectrum import (
     soft_threshold,
     soften,
 )
-from fastltl.lapack import add_gram, compiled, eigh, inlined, length
+from fastltl.lapack import EPS, add_gram, compiled, eigh, inlined, length
 
 #: A gradient of smaller norm has lost digits to underflow, and counts as zero.
 TINY = float(np.finfo(np.float64).tiny)

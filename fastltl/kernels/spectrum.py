@@ -8,7 +8,6 @@ import numpy as np
 
 from fastltl import lapack
 from fastltl.kernels.dual import (
-    EPS,
     add_rank_two,
     add_to_diagonal,
     assign,
@@ -19,6 +18,7 @@ from fastltl.kernels.dual import (
 )
 from fastltl.kernels.tiles import cholesky, multiply
 from fastltl.lapack import (
+    EPS,
     IS_DIRECT,
     apply,
     compiled,
@@ -121,7 +121,12 @@ def project(Q, radius):
 @compiled
 def least_eigenvalue(A):
     """The least eigenvalue of a symmetric A, in half the time of all of them."""
-    return lapack.least_eigenvalue(A.copy())
+    least = lapack.least_eigenvalue(A.copy())
+    if np.isnan(least):
+        vectors, values = A.copy(), np.empty(A.shape[0])
+        eigh(vectors, values)
+        least = values[0]
+    return least
 
 
 @compiled

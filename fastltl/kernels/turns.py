@@ -40,6 +40,17 @@ def _look(typingctx: Any, board: Any, index: Any) -> Any:
     return types.int64(board, types.intp), codegen
 
 
+def _put(typingctx: Any, board: Any, index: Any, number: Any) -> Any:
+    """board[index] <- number, after all that was written before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *arguments[:2])
+        builder.store_atomic(arguments[2], place, ordering="release", align=8)
+        return context.get_dummy_value()
+
+    return types.void(board, types.intp, types.int64), codegen
+
+
 def _add(typingctx: Any, board: Any, index: Any, amount: Any) -> Any:
     """board[index] += amount, whoever else adds to it, after all that was written before."""
 
@@ -63,6 +74,7 @@ def _replace(typingctx: Any, board: Any, index: Any, old: Any, new: Any) -> Any:
 
 
 look: Any = intrinsic(_look)
+put: Any = intrinsic(_put)
 add: Any = intrinsic(_add)
 _replace_if: Any = intrinsic(_replace)
 
@@ -70,9 +82,11 @@ _replace_if: Any = intrinsic(_replace)
 @compiled
 def begin_turn(board, note):
     """Announce a turn, once everything for it is in place and the one before is done."""
-    board[DONE], board[NOTE] = 0, note
-    board[TAKEN] = (board[TURN] + 1) * TURN_UNIT
-    add(board, TURN, 1)
+    turn = board[TURN] + 1
+    put(board, DONE, 0)
+    put(board, NOTE, note)
+    put(board, TAKEN, turn * TURN_UNIT + (TURN_UNIT - 1 if note == LEAVE else 0))
+    put(board, TURN, turn)
 
 
 @inlined

@@ -211,7 +211,8 @@ class Run(ABC):
         if any((records[name] != self.records[name]).any() for name in SETTINGS):
             raise ValueError("its parameters are not those of its run")
         d, waiting = self.n_features, records["n_added"] + records["n_subtracted"]
-        counts = np.stack([records["rank"] + 1, records["n_added"], records["n_subtracted"]])
+        ranks = records["rank"] + (records["entropic"] == 0)  # -1 stands for D itself, not for S
+        counts = np.stack([ranks, records["n_added"], records["n_subtracted"]])
         if (counts < 0).any() or (waiting > d).any() or (records["rank"] > d).any():
             raise ValueError("its counts are impossible")
         self.state[:], self.rows[:], self.records[:] = (

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
 from fastltl import kernels
-from fastltl.validation import Array
+from fastltl.validation import Array, check_computed
 
 #: The most projected gradient steps before Newton's.
 FIRST_ORDER_STEPS = 30
@@ -63,7 +63,8 @@ class Point:
 
     @cached_property
     def _parts_of_gap(self) -> tuple[float, float]:
-        return inner(self.G, self.D), max(0.0, -kernels.least_eigenvalue(self.G))
+        least = check_computed(kernels.least_eigenvalue(self.G))
+        return inner(self.G, self.D), max(0.0, -least)
 
     def gap(self, radius: float) -> float:
         """<G, D> + radius max(0, -lambda_min(G)), of which F(D) - min F is no more; nor than F.
