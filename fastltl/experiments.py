@@ -72,6 +72,10 @@ PAPER_SECONDS = {
 Row = dict[str, Any]
 
 
+#: So many tasks that threads share in evaluations, however small they are.
+MANY = 300
+
+
 def compile_kernels() -> None:
     """Run every kernel once, so that none compiles later."""
     tasks = TaskSet([(np.ones((2, 3)), np.ones(2)), (np.eye(3), np.ones(3))])
@@ -83,6 +87,7 @@ def compile_kernels() -> None:
         D = path.fit(tasks).representations_[0]
         OnlineLTL(geometry=geometry, step=step, fit_intercept=True).fit(tasks).transform(X)
     compile_comparison()
+    BatchLTL(n_threads=2).fit(TaskSet([(X, y)] * MANY))
     ITL().fit(tasks).adapt(X, y)
     for formula in (representation.task_loss, representation.task_gradient):
         formula(D, X, y)

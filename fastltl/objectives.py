@@ -224,11 +224,9 @@ class MeanObjective:
         try:
             kernels.begin_turn(board, F.shape[1])
             watchers.call(lambda: kernels.objectives_in_turns(*arguments, True))
-            is_done = kernels.objectives_in_turns(*arguments, False)
-            while not is_done:
+            while not kernels.objectives_in_turns(*arguments, False):
                 if watchers.failures:
                     raise watchers.failures[0]
-                is_done = kernels.watch(board, kernels.DONE, self.n_tasks)
         except BaseException:
             self.rest()
             watchers.finish()

@@ -225,7 +225,7 @@ def test_warmup_leaves_nothing_to_compile(capsys):
     assert capsys.readouterr().out.startswith("compiled, or found compiled, in ")
     if numba.config.DISABLE_JIT:
         return
-    parts = (kernels.dual, kernels.spectrum, kernels.packed, kernels.online)
+    parts = (kernels.dual, kernels.spectrum, kernels.packed, kernels.online, kernels.turns)
     compiled = {
         name: kernel
         for part in parts
@@ -233,11 +233,13 @@ def test_warmup_leaves_nothing_to_compile(capsys):
         if hasattr(kernel, "signatures")
     }
     entries = [name for name, kernel in compiled.items() if kernel.signatures]
-    assert {"learn", "objectives", "follow_duals", "sums_of_iterates"} <= set(entries)
-    assert "factor_changes" in entries
+    assert {"learn_euclidean", "learn_entropic", "follow_duals", "sums_of_iterates"} <= set(entries)
+    assert {"objectives", "objectives_in_turns", "begin_turn", "factor_changes"} <= set(entries)
     before = {name: len(kernel.signatures) for name, kernel in compiled.items()}
     tasks = fastltl.TaskSet([(np.ones((2, 3)), np.ones(2)), (np.ones((4, 3)), np.ones(4))])
     for learner in (fastltl.OnlineLTL(), fastltl.BatchLTL(), fastltl.MTL(), fastltl.ITL()):
         learner.fit(tasks).adapt(np.ones((2, 3)), np.ones(2))
+    environment = fastltl.datasets.make_environment(10, random_state=0)
+    fastltl.MTL(n_threads=2).fit(environment.tasks(200, 8))
     fastltl.evaluate(np.eye(3), tasks, tasks, fit_intercept=True)
     assert before == {name: len(kernel.signatures) for name, kernel in compiled.items()}

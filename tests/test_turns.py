@@ -57,7 +57,7 @@ def test_each_item_is_taken_once_a_turn(length):
         ]
         for taker in takers:
             taker.start()
-        while not kernels.watch(board, kernels.DONE, n_items):
+        while not turns.watch(board, turns.DONE, n_items):
             pass
         assert (taken.sum(axis=0) == 1).all()
         for taker in takers:
@@ -71,7 +71,7 @@ def test_nothing_is_left_to_take_for_who_comes_late_or_is_a_turn_behind():
     take_all(board, 10, 4, taken)
     take_all(board, 10, 4, taken)
     assert (taken == 1).all()
-    assert board[kernels.DONE] == 10
+    assert board[turns.DONE] == 10
 
     @lapack.compiled
     def take_in(board, turn):
@@ -84,8 +84,8 @@ def test_nothing_is_left_to_take_for_who_comes_late_or_is_a_turn_behind():
 
 def test_nobody_watches_for_ever():
     board = new_board()
-    assert not kernels.watch(board, kernels.DONE, 1)
-    assert kernels.watch(board, kernels.DONE, 0)
+    assert not turns.watch(board, turns.DONE, 1)
+    assert turns.watch(board, turns.DONE, 0)
 
 
 @pytest.mark.parametrize("penalised", [False, True])

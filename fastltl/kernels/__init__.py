@@ -56,12 +56,11 @@ from fastltl.kernels.spectrum import (
     rank_two_update,
     soft_threshold,
 )
-from fastltl.kernels.turns import BOARD_SIZE, DONE, LEAVE, begin_turn, watch
+from fastltl.kernels.turns import BOARD_SIZE, LEAVE, begin_turn
 from fastltl.lapack import EPS
 
 __all__ = [
     "BOARD_SIZE",
-    "DONE",
     "EPS",
     "LEAVE",
     "MEET",
@@ -106,7 +105,6 @@ __all__ = [
     "task_loss",
     "task_loss_and_gradient",
     "truncate",
-    "watch",
     "weights_from_duals",
     "weights_of_tasks",
 ]
