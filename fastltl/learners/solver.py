@@ -63,7 +63,7 @@ class Point:
 
     @cached_property
     def _parts_of_gap(self) -> tuple[float, float]:
-        least = check_computed(kernels.least_eigenvalue(self.G))
+        least = check_computed(float(kernels.least_eigenvalue(self.G)))
         return inner(self.G, self.D), max(0.0, -least)
 
     def gap(self, radius: float) -> float:
