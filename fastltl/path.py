@@ -160,10 +160,10 @@ class OnlineLTLPath(OnlineLearner):
                 "validation must be a pair (train, test) of TaskSets for candidates to be scored, "
                 f"got None and score_every={self.score_every!r}."
             )
+        radii = (1.0 / lams).tolist()
         if scales is None:
-            return self._new_run_of(d, 1.0 / lams, None)
-        pairs = np.array(list(product(1.0 / lams, scales)))
-        return self._new_run_of(d, pairs[:, 0], pairs[:, 1])
+            return self._new_run_of(d, radii, None)
+        return self._new_run_of(d, *zip(*product(radii, scales.tolist()), strict=True))
 
     def _check_now(self) -> None:
         """Check the parameters that may change from task to task."""
@@ -175,7 +175,7 @@ class OnlineLTLPath(OnlineLearner):
     def _begin(self, d: int) -> Run:
         run, lams = self._new_run(d), self._lams()
         self._grid = lams, self._step_scales() if self._has_step_scales() else None
-        self._candidates = np.repeat(lams, len(run.records) // len(lams))
+        self._candidates = np.repeat(lams, run.n_candidates // len(lams))
         self._has_warned = False
         if self.validation is None:
             return run
@@ -187,7 +187,7 @@ class OnlineLTLPath(OnlineLearner):
         n_threads = check_threads(self.n_threads)
         self._held_out = HeldOut(train, test, self.metric, self.fit_intercept, n_threads)
         tasks = self._held_out.tasks
-        bytes_followed = 16 * len(run.records) * tasks.corners[-1]
+        bytes_followed = 16 * run.n_candidates * tasks.corners[-1]
         if self.score_every == 1 and run.steps_by_rank_two and bytes_followed <= MOST_FOLLOWED:
             self._duals = FollowedDuals(run, tasks, n_threads)
         return run

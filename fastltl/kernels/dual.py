@@ -12,6 +12,7 @@ import numpy as np
 
 from fastltl.kernels.tiles import (
     add_transposed,
+    apply_transposed_to_both,
     cholesky,
     cholesky_solve,
     multiply_by_half,
@@ -253,12 +254,10 @@ def ridge_weights(D, X, y):
 def dual_loss_and_factors(R, z, misfit, U, n, a, b):
     """`loss_and_factors` of a task in its dual form. Modified in place: a and b."""
     u = solve(U, z)
-    apply_transposed(R, u, a)
-    loss = n * np.dot(u, u) + misfit / n
-    cholesky_solve(U, u)
-    u *= n
-    apply_transposed(R, u, b)
-    return loss
+    v = solve(U, u)
+    v *= n
+    apply_transposed_to_both(R, u, v, a, b)
+    return n * np.dot(u, u) + misfit / n
 
 
 @compiled

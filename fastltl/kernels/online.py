@@ -12,7 +12,8 @@ of the gradient, and then the loss, the norm of the gradient, the step to take, 
 
 A candidate's iterate is D = sum_i weights_i v_i v_i' + rest (I - sum_i v_i v_i') with `rank`
 rows v_i of `vectors`. Its `matrix` is S in entropic geometry. In euclidean geometry it is D, and
-kept only where that is cheaper than eigenvectors: then the rank is -1.
+kept only where that is cheaper than eigenvectors: then the rank is -1, and what lies above the
+diagonal does not count.
 """
 
 import numpy as np
@@ -44,6 +45,7 @@ from fastltl.kernels.spectrum import (
     soft_threshold,
     soften,
 )
+from fastltl.kernels.tiles import add_then_step
 from fastltl.lapack import EPS, add_gram, compiled, eigh, inlined, length
 
 #: A gradient of smaller norm has lost digits to underflow, and counts as zero.
@@ -103,16 +105,35 @@ def room_for(d):
 def parts_of(room, d):
     """state, rows, the records as bare numbers, and meetings, of all candidates of a room."""
     n = room.size // room_for(d)
-    a, b = 4 * n * d * d, 2 * n * d
-    c = n * N_FIELDS
-    state, rows, numbers = room[:a], room[a : a + b], room[a + b : a + b + c]
-    meetings = room[a + b + c :]
+    a = n * N_FIELDS
+    b = a + 4 * n * d * d
+    c = b + 2 * n * d
     return (
-        state.reshape(4, n, d, d),
-        rows.reshape(2, n, d),
-        numbers,
-        meetings.reshape(n, 3, max(5, d)),
+        room[a:b].reshape(4, n, d, d),
+        room[b:c].reshape(2, n, d),
+        room[:a],
+        room[c:].reshape(n, 3, max(5, d)),
     )
+
+
+@compiled
+def begin(d, radii, scales, adaptive, entropic):
+    """The room of a run at D^(1): the identity times radius / d or, entropic, radius / (d + 1)."""
+    room = np.zeros(radii.size * room_for(d))
+    _, rows, numbers, _ = parts_of(room, d)
+    records = numbers.view(RECORD)
+    for k in range(radii.size):
+        record, first = records[k], radii[k] / (d + entropic)
+        record["radius"], record["scale"] = radii[k], scales[k]
+        record["adaptive"], record["entropic"] = adaptive, entropic
+        record["rest"] = first
+        for i in range(d):
+            rows[1, k, i] = first
+        if not entropic:
+            record["floor"] = first
+            for i in range(d):
+                rows[0, k, i] = first
+    return room
 
 
 @compiled
@@ -315,20 +336,6 @@ def take_certified_step(matrix, total, vectors, buffer, weights, record, a, b):
     add_to_diagonal(matrix, -record["shift"])
 
 
-@compiled
-def add_then_step(total, A, a, b, c):
-    """total <- total + A, and then A <- A + c (a b' + b a'), symmetric to the bit.
-
-    In one pass: together they are larger than the fastest cache. Modified in place: `total`, A.
-    """
-    scaled = c * a
-    for i in range(a.size):
-        for j in range(i + 1):
-            total[i, j] += A[i, j]
-        for j in range(a.size):
-            A[i, j] += scaled[i] * b[j] + b[i] * scaled[j]
-
-
 @inlined
 def find_eigenvectors(matrix, vectors, values, record):
     """Those of the matrix, all of them, anew. The others are modified in place."""
@@ -462,6 +469,20 @@ def learn_entropic(room, X, y, part, lo, hi):
             size = update_sum(matrix, vectors, values, record, a, b)
             weigh(vectors, values, size, weights, record)
     return True
+
+
+@compiled
+def iterate(room, d, k):
+    """D of the k-th candidate, in an array of its own."""
+    state, rows, numbers, _ = parts_of(room, d)
+    record = numbers.view(RECORD)[k]
+    rank = record["rank"]
+    if rank < 0:
+        D = state[0, k].copy()
+        mirror(D)
+    else:
+        D = compose(state[2, k][:rank], rows[1, k], record["rest"])
+    return D
 
 
 @compiled

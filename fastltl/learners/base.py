@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,6 +18,20 @@ from fastltl.storage import Savable
 from fastltl.tasks import TaskSet, check_iterable
 from fastltl.threads import steadily
 from fastltl.validation import Array, check_computed, check_matrix, check_target
+
+
+class unchanged_on_failure:  # noqa: N801  (a context manager, named as one reads it)
+    """Undo the assignments to an object in a block that fails."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner, self._before = owner, owner.__dict__.copy()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is not None:
+            self._owner.__dict__ = self._before
 
 
 class RepresentationLearner(
@@ -168,16 +181,6 @@ class RepresentationLearner(
         d = self.n_features_in_
         if D is not None and (D.shape, D.dtype) != ((d, d), np.float64):
             raise ValueError(f"its representation has the shape {D.shape}, not {(d, d)}")
-
-    @contextmanager
-    def _unchanged_on_failure(self) -> Iterator[None]:
-        """Undo the assignments of a call that fails."""
-        before = self.__dict__.copy()
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_representation" in self.__dict__

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 
-from fastltl.learners.base import MultitaskModel, RepresentationLearner
+from fastltl.learners.base import MultitaskModel, RepresentationLearner, unchanged_on_failure
 from fastltl.learners.solver import Iteration, Journal, Solution, minimise
 from fastltl.threads import one_blas_thread
 from fastltl.validation import (
@@ -68,7 +68,7 @@ class BatchLearner(RepresentationLearner):
         tasks = self._task_set(X, y, groups)
         journal = self._journal()
         try:
-            with self._unchanged_on_failure(), one_blas_thread():
+            with unchanged_on_failure(self), one_blas_thread():
                 objective = self._objective(tasks, check_threads(self.n_threads))
                 start = self._start(tasks.n_features) if self.warm_start else None
                 self._remember_features(tasks if y is None else X)

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from fastltl.learners.base import MultitaskModel, RepresentationLearner
+from fastltl.learners.base import MultitaskModel, RepresentationLearner, unchanged_on_failure
 from fastltl.objectives import ridge_paths
 from fastltl.threads import one_blas_thread
 from fastltl.validation import Array, check_flag, check_lam, check_lams
@@ -56,7 +56,7 @@ class ITL(MultitaskModel, RepresentationLearner):
     ) -> Self:
         radius = check_lam(self.lam)
         tasks = self._task_set(X, y, groups)
-        with self._unchanged_on_failure():
+        with unchanged_on_failure(self):
             self._remember_features(tasks if y is None else X)
             weights, intercepts = self.path(tasks, [self.lam])
             self._representation = np.eye(tasks.n_features) * radius

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy, deepcopy
+from operator import itemgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from sklearn.exceptions import NotFittedError
 
 from fastltl import kernels
-from fastltl.learners.base import RepresentationLearner
+from fastltl.learners.base import RepresentationLearner, unchanged_on_failure
 from fastltl.learners.runs import RUNS, Run
 from fastltl.storage import Checkpoint
 from fastltl.tasks import check_task
@@ -119,7 +120,7 @@ class OnlineLearner(RepresentationLearner):
         with _beginning:
             if "_run" in self.__dict__:
                 return False
-            with self._unchanged_on_failure():
+            with unchanged_on_failure(self):
                 data, target = self._checked_task(X, y)
                 run = self._begin(data.shape[1])
                 self._learn(run, data, target)
@@ -192,13 +193,14 @@ class OnlineLearner(RepresentationLearner):
         """Make ready for a first task of d features."""
         return self._new_run(d)
 
-    def _new_run_of(self, d: int, radii: npt.ArrayLike, step_scales: npt.ArrayLike | None) -> Run:
+    def _new_run_of(
+        self, d: int, radii: Sequence[float], step_scales: Sequence[float] | None
+    ) -> Run:
         """A run of candidates with these radii and step scales, and the other parameters."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_choice(self.averaging, "averaging", AVERAGINGS)
         geometry = check_choice(self.geometry, "geometry", tuple(RUNS))
-        scales = None if step_scales is None else np.array(step_scales, dtype=np.float64)
-        return RUNS[geometry](d, np.array(radii, dtype=np.float64), self.step, scales)
+        return RUNS[geometry](d, radii, self.step, step_scales)
 
     @abstractmethod
     def _settings(self) -> tuple[Any, ...]:
@@ -337,6 +339,7 @@ class OnlineLTL(OnlineLearner):
     """
 
     _SETTINGS = ("lam", "geometry", "step", "step_scale", "fit_intercept")
+    _settings_in = staticmethod(itemgetter(*_SETTINGS))
 
     def __init__(
         self,
@@ -364,7 +367,7 @@ class OnlineLTL(OnlineLearner):
             return False
         if self.fit_intercept or self._warns_of_arrays:
             return False
-        d = self.n_features_in_
+        d = run.n_features
         if not is_ready_task(X, y, d):
             X, y = writable(X), writable(y)
             if not is_ready_task(X, y, d):
@@ -381,7 +384,8 @@ class OnlineLTL(OnlineLearner):
         )
 
     def _settings(self) -> tuple[Any, ...]:
-        return self.lam, self.geometry, self.step, self.step_scale, self.fit_intercept
+        settings: tuple[Any, ...] = self._settings_in(self.__dict__)
+        return settings
 
     @property
     def D_(self) -> Array:

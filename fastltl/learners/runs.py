@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from weakref import WeakSet
 
 import numpy as np
+import numpy.typing as npt
 
 from fastltl import bounds, kernels
 from fastltl.evaluation import HeldOut
@@ -44,47 +45,57 @@ held_at_fork(_locks)
 class Run(ABC):
     """One pass over tasks by one or more candidates, stacked along the first axis of each array.
 
-    A candidate has a radius and the numerator of its steps; `first` times the identity is its
-    D^(1). Who holds the lock finds the arrays between two tasks, never within one.
+    A candidate has a radius and the numerator of its steps. Who holds the lock finds the arrays
+    between two tasks, never within one. They all lie in one room, which kernels take.
     """
 
     #: What meets a task and steps on from it.
     _kernel: ClassVar[Any]
+    _is_entropic: ClassVar[bool]
 
-    def __init__(self, d: int, radii: Array, numerators: Array, first: Array) -> None:
-        self._lay_out(np.zeros(len(radii) * kernels.room_for(d)), d)
-        self.rows[1] = first[:, None]
-        self.records["radius"], self.records["scale"] = radii, numerators
-        self.records["rest"] = first
+    def __init__(
+        self, d: int, radii: Sequence[float], numerators: Sequence[float], adaptive: bool
+    ) -> None:
+        radii_and_numerators = np.array([radii, numerators])
+        self.n_features, self.n_candidates = d, len(radii)
+        self.room: Array = kernels.begin(d, *radii_and_numerators, adaptive, self._is_entropic)
         self.is_merged = False
+        self._guard()
 
-    def _lay_out(self, room: Array, d: int) -> None:
-        """Have all arrays in one room, which kernels take."""
+    def _guard(self) -> None:
         self.lock: Any = threading.RLock()
         with _registry:
             _runs.add(self)
-        self.room, self._arrays = room, kernels.parts_of(room, d)
-        self.state, self.rows, numbers, _ = self._arrays
-        # Not numbers.view, which asks in Python whether that is safe, for as long as a task takes.
-        self.n_candidates = len(numbers) // kernels.N_FIELDS
-        self.records = np.ndarray(self.n_candidates, kernels.RECORD, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of what was learned, without what the latest task told."""
-        parts = {"lock", "state", "rows", "records", "n_candidates", "_arrays"}
         with self.lock:
-            kept = {name: copy(value) for name, value in self.__dict__.items() if name not in parts}
-            kept["d"] = self.n_features
-        kernels.parts_of(kept["room"], kept["d"])[3][:] = 0.0
+            kept = {name: copy(value) for name, value in self.__dict__.items() if name != "lock"}
+        kernels.parts_of(kept["room"], self.n_features)[3][:] = 0.0
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._lay_out(state["room"], state.pop("d"))
         self.__dict__.update(state)
+        self._guard()
 
     @property
-    def n_features(self) -> int:
-        return int(self.rows.shape[2])
+    def arrays(self) -> tuple[Array, Array, Array, Array]:
+        """The parts of the room, as `kernels` describes them."""
+        parts: tuple[Array, Array, Array, Array] = kernels.parts_of(self.room, self.n_features)
+        return parts
+
+    @property
+    def state(self) -> Array:
+        return self.arrays[0]
+
+    @property
+    def rows(self) -> Array:
+        return self.arrays[1]
+
+    @property
+    def records(self) -> npt.NDArray[np.void]:
+        """What is kept beside matrices, a record for each candidate: the first part of the room."""
+        return np.ndarray(self.n_candidates, kernels.RECORD, self.room)
 
     @property
     def n_tasks(self) -> int:
@@ -116,20 +127,13 @@ class Run(ABC):
     def iterates(self) -> Array:
         """D^(T+1) of each candidate, in an array of its own."""
         with self.lock:
-            return np.array([self._iterate(k) for k in range(len(self.records))])
+            return np.array([self.iterate(k) for k in range(self.n_candidates)])
 
     def iterate(self, k: int) -> Array:
         """D^(T+1) of a candidate, in an array of its own."""
+        d = self.n_features
         with self.lock:
-            return self._iterate(k).copy()
-
-    def _iterate(self, k: int) -> Array:
-        rank, rest = self.records[k]["rank"], self.records[k]["rest"]
-        iterate: Array = self.state[0, k]
-        if rank >= 0:
-            vectors, weights = self.state[2, k, :rank], self.rows[1, k, :rank]
-            d = self.n_features
-            iterate = steadily(kernels.compose, d, d, vectors, weights, rest)
+            iterate: Array = steadily(kernels.iterate, d, d, self.room, d, k)
         return iterate
 
     def sums(self) -> Array:
@@ -231,25 +235,30 @@ class EuclideanRun(Run):
     """Projected gradient descent from D^(1) = radius / d I."""
 
     _kernel = staticmethod(kernels.learn_euclidean)
+    _is_entropic = False
 
-    def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
+    def __init__(
+        self,
+        d: int,
+        radii: Sequence[float],
+        step: str | float,
+        step_scales: Sequence[float] | None,
+    ) -> None:
         adaptive = isinstance(step, str) and step == "adaptive"
         if adaptive:
-            numerators = radii if step_scales is None else step_scales * radii
+            scales = [1.0] * len(radii) if step_scales is None else step_scales
+            numerators = [scale * radius for scale, radius in zip(scales, radii, strict=True)]
         elif step_scales is not None:
             raise ValueError(
                 f"step_scale goes with step='adaptive' only, got step={step!r} and "
-                f"step_scale={float(step_scales[0])}."
+                f"step_scale={step_scales[0]}."
             )
         elif isinstance(step, str) and step == "theory":
-            numerators = radii / math.sqrt(2.0)
+            numerators = [radius / math.sqrt(2.0) for radius in radii]
         else:
             wanted = "'adaptive', 'theory' or a positive finite number"
-            numerators = np.full_like(radii, check_positive(step, "step", wanted))
-        super().__init__(d, radii, numerators, radii / d)
-        self.records["adaptive"] = adaptive
-        self.rows[0] = self.rows[1]
-        self.records["floor"] = radii / d
+            numerators = [check_positive(step, "step", wanted)] * len(radii)
+        super().__init__(d, radii, numerators, adaptive)
 
     def _merged(self, ends: Sequence[Run]) -> Array:
         mean: Array = np.mean([end.iterates() for end in ends], axis=0)
@@ -268,13 +277,20 @@ class EntropicRun(Run):
     """The leader regularised by von Neumann entropy, from D^(1) = radius / (d + 1) I."""
 
     _kernel = staticmethod(kernels.learn_entropic)
+    _is_entropic = True
 
-    def __init__(self, d: int, radii: Array, step: str | float, step_scales: Array | None) -> None:
+    def __init__(
+        self,
+        d: int,
+        radii: Sequence[float],
+        step: str | float,
+        step_scales: Sequence[float] | None,
+    ) -> None:
         if not isinstance(step, str) or step != "adaptive":
             raise ValueError(f"step must be 'adaptive' with geometry='entropic', got {step!r}.")
-        self.step_scales = np.full_like(radii, 2.0) if step_scales is None else step_scales
-        super().__init__(d, radii, self.step_scales * np.sqrt(np.log(d + 1)), radii / (d + 1))
-        self.records["adaptive"] = self.records["entropic"] = True
+        self.step_scales = [2.0] * len(radii) if step_scales is None else list(step_scales)
+        unit = math.sqrt(math.log(d + 1))
+        super().__init__(d, radii, [scale * unit for scale in self.step_scales], adaptive=True)
 
     def _merged(self, ends: Sequence[Run]) -> Array:
         S = self.state[0]
@@ -289,7 +305,7 @@ class EntropicRun(Run):
             run["largest"],
             run["n_tasks"],
             self.n_features,
-            float(self.step_scales[k]),
+            self.step_scales[k],
         )
 
 
@@ -308,7 +324,7 @@ class FollowedDuals:
 
     def __init__(self, run: Run, tasks: ReducedTasks, n_threads: int) -> None:
         self.tasks, self.n_threads = tasks, n_threads
-        shape = len(run.records), int(tasks.corners[-1])
+        shape = run.n_candidates, int(tasks.corners[-1])
         self.of_iterates, self.of_totals = np.empty(shape), np.zeros(shape)
         self.grams = self._computed(np.eye(run.n_features)[None], np.empty((1, shape[1])))[0]
         self._computed(run.iterates(), self.of_iterates)
@@ -337,10 +353,10 @@ class FollowedDuals:
         tasks = self.tasks
         in_pieces(
             kernels.follow_duals,
-            len(run.records),
+            run.n_candidates,
             self.n_threads,
             float(tasks.corners[-1] + 2 * tasks.R.size),
-            *run._arrays,
+            *run.arrays,
             tasks.R,
             tasks.starts,
             tasks.corners,
