@@ -50,9 +50,9 @@ _ROUTINES = {
         "dpotrf": "cidii",
         "dpstrf": "cidiiiddi",
         "dsyevd": "ccididdiiii",
-        "dsyevx": "cccididdiididdidiiii",
         "dsytrd": "cididdddii",
         "dsterf": "iddi",
+        "dstebz": "cciddiidddiidiidii",
         "dstein": "iddidiididiii",
         "dormtr": "ccciididdidii",
         "dgelqf": "iididdii",
@@ -140,11 +140,11 @@ if IS_DIRECT:
     _dsymv = _found["dsymv"]
     _dsyrk, _dtrmm, _dtrsv = _found["dsyrk"], _found["dtrmm"], _found["dtrsv"]
     _dpotrf, _dpstrf, _dsyevd = _found["dpotrf"], _found["dpstrf"], _found["dsyevd"]
-    _dsyevx, _dsytrd, _dsterf = _found["dsyevx"], _found["dsytrd"], _found["dsterf"]
+    _dsytrd, _dsterf, _dstebz = _found["dsytrd"], _found["dsterf"], _found["dstebz"]
     _dstein, _dormtr = _found["dstein"], _found["dormtr"]
     _dgelqf, _dormlq = _found["dgelqf"], _found["dormlq"]
     _dgesdd, _dlaed4, _dlasrt = _found["dgesdd"], _found["dlaed4"], _found["dlasrt"]
-    _N, _T, _U, _L, _V, _S, _D, _I = (np.uint8(ord(letter)) for letter in "NTULVSDI")
+    _N, _T, _U, _L, _V, _S, _D, _I, _E = (np.uint8(ord(letter)) for letter in "NTULVSDIE")
 
     def _reference(typingctx: Any, value: Any) -> Any:
         """A pointer to a copy of a scalar on the stack, as Fortran wants its arguments."""
@@ -289,31 +289,35 @@ if IS_DIRECT:
             A[:], values[:] = np.nan, np.nan
 
     @inner
-    def least_eigenvalue(A):
-        """Of a symmetric A, which is destroyed; NaN if it is not found."""
-        n, value = A.shape[0], np.empty(A.shape[0])
-        work, iwork = np.empty(34 * n), np.empty(6 * n, np.int32)
-        found, info = np.zeros(1, np.int32), np.zeros(1, np.int32)
-        _dsyevx(
-            _ref(_N), _ref(_I), _ref(_U), _int(n), A.ctypes, _int(n), _ref(0.0), _ref(0.0),
-            _int(1), _int(1), _ref(0.0), found.ctypes, value.ctypes, work.ctypes, _int(1),
-            work.ctypes, _int(work.size), iwork.ctypes, iwork.ctypes, info.ctypes,
-        )  # fmt: skip
-        return value[0] if info[0] == 0 else np.nan
-
-    @inner
-    def eigenvalues(A, T):
-        """In ascending order. T, of three rows, and A <- what `eigenvectors` makes use of."""
+    def tridiagonalise(A, T):
+        """Reduce A to the tridiagonal T. Modified in place: both."""
         n, work, info = A.shape[0], np.empty(32 * A.shape[0]), np.zeros(1, np.int32)
         _dsytrd(
-            _ref(_U), _int(n), A.ctypes, _int(n), T[0].ctypes, T[1].ctypes, T[2].ctypes,
+            _ref(_L), _int(n), A.ctypes, _int(n), T[0].ctypes, T[1].ctypes, T[2].ctypes,
             work.ctypes, _int(work.size), info.ctypes,
         )  # fmt: skip
-        values, beside = T[0].copy(), T[1].copy()
-        _dsterf(_int(n), values.ctypes, beside.ctypes, info.ctypes)
+
+    @inner
+    def tridiagonal_eigenvalues(A, T):
+        """Of A, which was reduced to T, in ascending order; NaN if they are not found."""
+        values, beside, info = T[0].copy(), T[1].copy(), np.zeros(1, np.int32)
+        _dsterf(_int(values.size), values.ctypes, beside.ctypes, info.ctypes)
         if info[0] != 0:
             values[:] = np.nan
         return values
+
+    @inner
+    def least_tridiagonal_eigenvalue(A, T):
+        """Of A, which was reduced to T; NaN if it is not found."""
+        n, value = A.shape[0], np.empty(A.shape[0])
+        counts, blocks = np.zeros(3, np.int32), np.empty((2, n), np.int32)
+        work, iwork = np.empty(4 * n), np.empty(3 * n, np.int32)
+        _dstebz(
+            _ref(_I), _ref(_E), _int(n), _ref(0.0), _ref(0.0), _int(1), _int(1), _ref(0.0),
+            T[0].ctypes, T[1].ctypes, counts[0:].ctypes, counts[1:].ctypes, value.ctypes,
+            blocks[0].ctypes, blocks[1].ctypes, work.ctypes, iwork.ctypes, counts[2:].ctypes,
+        )  # fmt: skip
+        return value[0] if counts[2] == 0 else np.nan
 
     @inner
     def eigenvectors(A, T, values, lo, hi):
@@ -343,7 +347,7 @@ if IS_DIRECT:
             vectors[:] = np.nan
             return vectors
         _dormtr(
-            _ref(_L), _ref(_U), _ref(_N), _int(n), _int(k), A.ctypes, _int(n), T[2].ctypes,
+            _ref(_L), _ref(_L), _ref(_N), _int(n), _int(k), A.ctypes, _int(n), T[2].ctypes,
             vectors.ctypes, _int(n), work.ctypes, _int(work.size), info.ctypes,
         )  # fmt: skip
         return vectors
@@ -467,12 +471,16 @@ else:
         A[:] = V.T
 
     @inner
-    def least_eigenvalue(A):
-        return np.linalg.eigvalsh(A)[0]
+    def tridiagonalise(A, T):
+        pass  # the others make no use of it
 
     @inner
-    def eigenvalues(A, T):
+    def tridiagonal_eigenvalues(A, T):
         return np.linalg.eigvalsh(A)
+
+    @inner
+    def least_tridiagonal_eigenvalue(A, T):
+        return np.linalg.eigvalsh(A)[0]
 
     @inner
     def eigenvectors(A, T, values, lo, hi):

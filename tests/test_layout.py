@@ -19,8 +19,10 @@ PACKAGE = Path(fastltl.__file__).parent
 ORDER = [
     "lapack",
     "threads",
+    "kernels.registers",
     "kernels.tiles",
     "kernels.turns",
+    "kernels.tridiagonal",
     "kernels.dual",
     "kernels.spectrum",
     "kernels.packed",

@@ -273,6 +273,42 @@ def _sweep(is_back: bool) -> Any:
     return intrinsic(sweep)
 
 
+def _reduction_tile(
+    typingctx: Any, A: Any, v: Any, w: Any, x: Any, y: Any, i: Any, first: Any
+) -> Any:
+    """ROWS rows of A from i on, columns from `first` on: A <- A - v w' - w v', y <- y + A'x.
+
+    In one pass, for sides that are multiples of the tile's.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        A, v, w, x, y = (
+            _Matrix(context, builder, kind, value)
+            for kind, value in zip(signature.args[:5], arguments[:5], strict=True)
+        )
+        zero, (i, first) = _index(0), arguments[5:]
+        rows = [builder.add(i, _index(r)) for r in range(ROWS)]
+        v_rows, w_rows = (
+            [_spread(builder, builder.fneg(vector.number(zero, row))) for row in rows]
+            for vector in (v, w)
+        )
+        x_rows = [_spread(builder, x.number(zero, row)) for row in rows]
+        steps = cgutils.for_range_slice(
+            builder, first, A.n_columns, _index(LANES), _index, inc=True
+        )
+        with steps as (j, _):
+            v_j, w_j, y_j = (vector.vectors(zero, j, 1)[0] for vector in (v, w, y))
+            for row, v_i, w_i, x_i in zip(rows, v_rows, w_rows, x_rows, strict=True):
+                entries = A.vectors(row, j, 1)[0]
+                entries = _fused(builder, w_i, v_j, _fused(builder, v_i, w_j, entries))
+                A.put(row, j, [entries])
+                y_j = _fused(builder, x_i, entries, y_j)
+            y.put(zero, j, [y_j])
+        return context.get_dummy_value()
+
+    return types.void(A, v, w, x, y, types.intp, types.intp), codegen
+
+
 def _square_root(builder: Any, number: Any) -> Any:
     return _call(builder, "llvm.sqrt.f64", ir.DoubleType(), [number])
 
@@ -330,3 +366,4 @@ wide_tile = _factor_tile(COLUMNS, is_diagonal=False)
 sweep_on, sweep_back = _sweep(is_back=False), _sweep(is_back=True)
 pair_tile: Any = intrinsic(_pair_tile)
 step_tile: Any = intrinsic(_step_tile)
+reduction_tile: Any = intrinsic(_reduction_tile)

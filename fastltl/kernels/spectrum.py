@@ -6,7 +6,7 @@ which are rows of `vectors`, and its eigenvalues: those from values[rank] on are
 
 import numpy as np
 
-from fastltl import lapack
+from fastltl.kernels import tridiagonal
 from fastltl.kernels.dual import (
     add_rank_two,
     add_to_diagonal,
@@ -17,12 +17,12 @@ from fastltl.kernels.dual import (
     transposed_product,
 )
 from fastltl.kernels.tiles import cholesky, multiply
+from fastltl.kernels.tridiagonal import eigenvalues
 from fastltl.lapack import (
     EPS,
     IS_DIRECT,
     apply,
     compiled,
-    eigenvalues,
     eigenvectors,
     eigh,
     inlined,
@@ -121,7 +121,7 @@ def project(Q, radius):
 @compiled
 def least_eigenvalue(A):
     """The least eigenvalue of a symmetric A, in half the time of all of them."""
-    least = lapack.least_eigenvalue(A.copy())
+    least = tridiagonal.least_eigenvalue(A.copy())
     if np.isnan(least):
         vectors, values = A.copy(), np.empty(A.shape[0])
         eigh(vectors, values)

@@ -1,0 +1,105 @@
+"""Eigenvalues, all or the least, and some eigenvectors, by way of a tridiagonal matrix.
+
+A = Q T Q' with T symmetric and tridiagonal. T is three rows of numbers: its diagonal, what is beside
+it, and the factors tau of the reflections I - tau v v' that Q is the product of. Their vectors v are
+left in A, as LAPACK does.
+"""
+
+import numpy as np
+
+from fastltl import lapack
+from fastltl.kernels.registers import ROWS, reduction_tile
+from fastltl.lapack import IS_DIRECT, inlined, inner
+
+#: Side up to which tiles are faster than LAPACK.
+LARGEST_REDUCTION = 128
+
+#: The squared norm of a matrix, or its inverse, below which squares of its entries may lose digits.
+SMALLEST_SQUARE = 1e-200
+
+
+@inner
+def tridiagonalise(A, T):
+    """Replace A by reflections, and T by what they leave, in units of what is returned.
+
+    Both are modified in place. A reflection turns A into A - v w' - w v'. That is left for the pass
+    in which A is multiplied by the next v.
+    """
+    n, unit = A.shape[0], unit_of(A)
+    if not IS_DIRECT or n > LARGEST_REDUCTION:
+        A /= unit
+        lapack.tridiagonalise(A, T)
+        return unit
+    width = (n + ROWS - 1) // ROWS * ROWS
+    B, vectors = np.zeros((width, width)), np.zeros((4, width))
+    for i in range(n):
+        for j in range(n):
+            B[i, j] = A[i, j] * (1.0 / unit)
+    v, w, x, y = vectors[0], vectors[1], vectors[2], vectors[3]
+    for k in range(n):
+        row = B[k]
+        for j in range(k, n):
+            row[j] -= v[k] * w[j] + w[k] * v[j]
+        T[0, k] = row[k]
+        if k == n - 1:
+            break
+        T[1, k], tau = reflection(row, k + 1, n, x)
+        T[2, k] = tau
+        for j in range(k + 2, n):
+            A[k, j] = x[j]
+        first = (k + 1) // ROWS * ROWS
+        y[first:] = 0.0
+        for i in range(first, width, ROWS):
+            reduction_tile(B, v, w, x, y, i, first)
+        along = 0.5 * tau * np.dot(x[k + 1 : n], y[k + 1 : n])
+        v[k] = w[k] = 0.0
+        for j in range(k + 1, n):
+            v[j], w[j] = x[j], tau * (y[j] - along * x[j])
+        x[k + 1] = 0.0
+    return unit
+
+
+@inlined
+def unit_of(A):
+    """A power of two, in units of which A has squares that neither overflow nor underflow."""
+    numbers, largest = A.ravel(), 0.0
+    if SMALLEST_SQUARE < np.dot(numbers, numbers) < 1.0 / SMALLEST_SQUARE:
+        return 1.0
+    for x in numbers:
+        largest = max(largest, abs(x))
+    return 2.0 ** np.floor(np.log2(largest)) if 0.0 < largest < np.inf else 1.0
+
+
+@inlined
+def reflection(row, first, n, v):
+    """The number b and the tau with which I - tau v v' turns row[first:n] into (b, 0, ..., 0).
+
+    v[first:n] <- its vector, which begins with 1.
+    """
+    square, alpha = np.dot(row[first + 1 : n], row[first + 1 : n]), row[first]
+    v[first] = 1.0
+    if square == 0.0:
+        v[first + 1 : n] = 0.0
+        return alpha, 0.0
+    beta = -np.copysign(np.sqrt(alpha * alpha + square), alpha)
+    for j in range(first + 1, n):
+        v[j] = row[j] / (alpha - beta)
+    return beta, (beta - alpha) / beta
+
+
+@inner
+def eigenvalues(A, T):
+    """In ascending order. T, of three rows, and A <- what `lapack.eigenvectors` makes use of."""
+    unit = tridiagonalise(A, T)
+    values = lapack.tridiagonal_eigenvalues(A, T)
+    values *= unit
+    T[:2] *= unit
+    return values
+
+
+@inner
+def least_eigenvalue(A):
+    """Of a symmetric A, which is destroyed; NaN if it is not found."""
+    T = np.empty((3, A.shape[0]))
+    unit = tridiagonalise(A, T)
+    return unit * lapack.least_tridiagonal_eigenvalue(A, T)
