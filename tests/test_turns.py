@@ -18,16 +18,14 @@ pytestmark = pytest.mark.skipif(not lapack.HAS_JIT, reason="only compiled code s
 
 
 @lapack.compiled
-def take_all(board, n_items, length, times_taken):
-    """Take what there is in this turn, and say which items it was."""
+def take_all(board, n_pieces, from_end, times_taken):
+    """Take what there is in this turn, and say which pieces it was."""
     turn = turns.look(board, turns.TURN)
-    first = turns.take(board, turn, n_items, length)
-    while first >= 0:
-        last = min(first + length, n_items)
-        for i in range(first, last):
-            times_taken[i] += 1
-        turns.add(board, turns.DONE, last - first)
-        first = turns.take(board, turn, n_items, length)
+    piece = turns.take(board, turn, n_pieces, from_end)
+    while piece >= 0:
+        times_taken[piece] += 1
+        turns.add(board, turns.DONE, 1)
+        piece = turns.take(board, turn, n_pieces, from_end)
 
 
 def new_board():
@@ -46,18 +44,19 @@ def representations(n, d=40):
     return [random_psd(rng, d, rank, 1e3) for rank in (1, 7, 25, 39, 40) * (n // 5)]
 
 
-@pytest.mark.parametrize("length", [1, 3, 1000])
-def test_each_item_is_taken_once_a_turn(length):
-    board, n_items, n_takers = new_board(), 1000, 4
+@pytest.mark.parametrize("n_pieces", [1, 3, 1000])
+def test_each_piece_is_taken_once_a_turn(n_pieces):
+    board, n_takers = new_board(), 4
     for turn in range(1, 40):
-        taken = np.zeros((n_takers, n_items), np.int64)
+        taken = np.zeros((n_takers, n_pieces), np.int64)
         kernels.begin_turn(board, 0)
         takers = [
-            threading.Thread(target=take_all, args=(board, n_items, length, row)) for row in taken
+            threading.Thread(target=take_all, args=(board, n_pieces, i % 2 == 0, row))
+            for i, row in enumerate(taken)
         ]
         for taker in takers:
             taker.start()
-        while not turns.watch(board, turns.DONE, n_items):
+        while not turns.watch(board, turns.DONE, n_pieces):
             pass
         assert (taken.sum(axis=0) == 1).all()
         for taker in takers:
@@ -68,18 +67,20 @@ def test_each_item_is_taken_once_a_turn(length):
 def test_nothing_is_left_to_take_for_who_comes_late_or_is_a_turn_behind():
     board, taken = new_board(), np.zeros(10, np.int64)
     kernels.begin_turn(board, 0)
-    take_all(board, 10, 4, taken)
-    take_all(board, 10, 4, taken)
+    take_all(board, 10, False, taken)
+    take_all(board, 10, True, taken)
     assert (taken == 1).all()
     assert board[turns.DONE] == 10
 
     @lapack.compiled
-    def take_in(board, turn):
-        return turns.take(board, turn, 10, 4)
+    def take_in(board, turn, from_end):
+        return turns.take(board, turn, 10, from_end)
 
     kernels.begin_turn(board, 0)
-    assert take_in(board, 1) == -1
-    assert take_in(board, 2) == 0
+    assert take_in(board, 1, False) == -1
+    assert [take_in(board, 2, side) for side in (False, True, True, False)] == [0, 9, 8, 1]
+    kernels.begin_turn(board, kernels.LEAVE)
+    assert take_in(board, 3, False) == take_in(board, 3, True) == -1
 
 
 def test_nobody_watches_for_ever():

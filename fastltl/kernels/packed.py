@@ -134,22 +134,23 @@ def objectives_in_turns(
     """
     n_tasks, d = A.shape
     length = max(1, n_tasks // PIECES)
+    n_pieces = (n_tasks + length - 1) // length
     while True:
         turn, rank = look(board, TURN), look(board, NOTE)
         if rank == LEAVE:
             return False
         columns = F[: d * rank].reshape(d, rank)
-        lo = take(board, turn, n_tasks, length)
-        while lo >= 0:
-            hi = min(lo + length, n_tasks)
+        piece = take(board, turn, n_pieces, stays)
+        while piece >= 0:
+            lo, hi = piece * length, min((piece + 1) * length, n_tasks)
             objectives(
                 D, columns, R, z, starts, sizes, misfits, penalised, values, A, B, U, corners,
                 lo, hi,
             )  # fmt: skip
-            add(board, DONE, hi - lo)
-            lo = take(board, turn, n_tasks, length)
+            add(board, DONE, 1)
+            piece = take(board, turn, n_pieces, stays)
         if not stays:
-            return watch(board, DONE, n_tasks)
+            return watch(board, DONE, n_pieces)
         if not watch(board, TURN, turn + 1):
             return False
 

@@ -1,7 +1,7 @@
 """Work that threads share in turns, told from compiled code to compiled code.
 
 In each turn the same is done with the same arrays, whose contents are new. A board of whole numbers
-says which turn it is, how many items are taken and how many are done. Who watches the board notices
+says which turn it is, how many pieces are taken and how many are done. Who watches the board notices
 a turn within a fraction of a microsecond, where a thread that sleeps takes fifty to wake up, and
 more to come by the GIL; but it keeps a core busy, and so does not watch for long.
 """
@@ -13,11 +13,13 @@ from numba.extending import intrinsic
 
 from fastltl.lapack import compiled, inlined
 
-#: What is where on a board: the number of the turn; that times TURN_UNIT, plus the number of items
-#: taken; the number of items done; and a number to go with the turn.
+#: What is where on a board: the number of the turn; that times TURN_UNIT, plus the number of pieces
+#: taken from the front, plus END_UNIT times that of those taken from the end; the number of pieces
+#: done; and a number to go with the turn.
 TURN, TAKEN, DONE, NOTE = range(4)
 BOARD_SIZE = 4
 TURN_UNIT = 2**32
+END_UNIT = 2**16
 
 #: The note of a turn in which there is nothing to do but to leave.
 LEAVE = -1
@@ -90,16 +92,20 @@ def begin_turn(board, note):
 
 
 @inlined
-def take(board, turn, n_items, length):
-    """The first of the next `length` items, now the caller's, or -1 if this turn has no more."""
-    first = -1
-    while first < 0:
+def take(board, turn, n_pieces, from_end):
+    """The next piece from the front, or from the end, now the caller's; -1 if there is none left.
+
+    Who takes from the same side in every turn finds most of what it needs in its own cache.
+    """
+    piece = -1
+    while piece < 0:
         taken = look(board, TAKEN)
-        if taken // TURN_UNIT != turn or taken % TURN_UNIT >= n_items:
+        at_end, at_front = taken // END_UNIT % END_UNIT, taken % END_UNIT
+        if taken // TURN_UNIT != turn or at_front + at_end >= n_pieces:
             break
-        if _replace_if(board, TAKEN, taken, taken + length):
-            first = taken % TURN_UNIT
-    return first
+        if _replace_if(board, TAKEN, taken, taken + (END_UNIT if from_end else 1)):
+            piece = n_pieces - 1 - at_end if from_end else at_front
+    return piece
 
 
 @compiled
