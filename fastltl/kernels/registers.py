@@ -206,22 +206,26 @@ def _factor_tile(n_columns: int, is_diagonal: bool) -> Any:
             first = [U.vectors(row, j, n_vectors) for row in rows]
             tile = _accumulate(builder, first, _index(0), i, term)
             are_positive = ir.IntType(1)(1)
+            one = ir.DoubleType()(1.0)
             for r in range(ROWS):
                 if is_diagonal:
-                    pivot = builder.extract_element(tile[r][0], ir.IntType(32)(r))
+                    pivot, *numbers = (
+                        builder.extract_element(tile[r][0], ir.IntType(32)(q))
+                        for q in range(r, ROWS)
+                    )
                     positive = builder.fcmp_ordered(">", pivot, ir.DoubleType()(0.0))
                     are_positive = builder.and_(are_positive, positive)
                     root = _square_root(builder, pivot)
+                    # By the row as it is, so that those below need not wait for the root.
+                    numbers, by = [builder.fdiv(number, pivot) for number in numbers], tile[r]
                 else:
                     root = U.number(rows[r], rows[r])
-                inverse = _spread(builder, builder.fdiv(ir.DoubleType()(1.0), root))
-                tile[r] = [builder.fmul(inverse, x) for x in tile[r]]
-                for q in range(r + 1, ROWS):
-                    if is_diagonal:
-                        number = builder.extract_element(tile[r][0], ir.IntType(32)(q))
-                    else:
-                        number = U.number(rows[r], rows[q])
-                    tile[q] = _add_multiple(builder, tile[q], builder.fneg(number), tile[r])
+                    numbers = [U.number(rows[r], rows[q]) for q in range(r + 1, ROWS)]
+                scale = _spread(builder, builder.fdiv(one, root))
+                tile[r] = [builder.fmul(scale, x) for x in tile[r]]
+                by = by if is_diagonal else tile[r]
+                for q, number in enumerate(numbers, start=r + 1):
+                    tile[q] = _add_multiple(builder, tile[q], builder.fneg(number), by)
             for row, vectors in zip(rows, tile, strict=True):
                 U.put(row, j, vectors)
             return are_positive

@@ -1,8 +1,8 @@
 """Eigenvalues, all or the least, and some eigenvectors, by way of a tridiagonal matrix.
 
-A = Q T Q' with T symmetric and tridiagonal. T is three rows of numbers: its diagonal, what is beside
-it, and the factors tau of the reflections I - tau v v' that Q is the product of. Their vectors v are
-left in A, as LAPACK does.
+A = Q T Q' with T symmetric and tridiagonal. T is three rows of numbers: its diagonal, what is
+beside it, and the factors tau of the reflections I - tau v v' that Q is the product of. Their
+vectors v are left in A, as LAPACK does.
 """
 
 import numpy as np

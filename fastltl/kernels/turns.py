@@ -1,9 +1,9 @@
 """Work that threads share in turns, told from compiled code to compiled code.
 
 In each turn the same is done with the same arrays, whose contents are new. A board of whole numbers
-says which turn it is, how many pieces are taken and how many are done. Who watches the board notices
-a turn within a fraction of a microsecond, where a thread that sleeps takes fifty to wake up, and
-more to come by the GIL; but it keeps a core busy, and so does not watch for long.
+says which turn it is, how many pieces are taken and how many are done. Who watches the board
+notices a turn within a fraction of a microsecond, where a thread that sleeps takes fifty to wake
+up, and more to come by the GIL; but it keeps a core busy, and so does not watch for long.
 """
 
 from typing import Any
