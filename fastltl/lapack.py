@@ -1,26 +1,21 @@
 """BLAS and LAPACK for compiled code, on matrices as C lays them out, without allocation.
 
 Numba's own `np.dot` and `np.linalg` allocate every result and take seconds to compile. Here
-compiled code calls SciPy's routines at their addresses: these are registered with LLVM under
-names of ours, so that machine code from the cache on disk finds them in any process. Fortran
-reads a row-major matrix as its transpose, and a lower triangle as an upper one.
+compiled code calls SciPy's routines. Fortran reads a row-major matrix as its transpose, and a lower
+triangle as an upper one.
 
 With the JIT off such a call would silently do nothing. There, and where SciPy lacks a routine, the
 same operations are NumPy's.
 """
 
-import contextlib
-import hashlib
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
-import numba
 import numpy as np
 from numba import types
 from numba.core import cgutils
-from numba.extending import get_cython_function_address, intrinsic
+from numba.extending import intrinsic
+
+from fastltl.compilation import IS_DIRECT, ROUTINES, inlined, inner
 
 #: OpenBLAS, the library of NumPy's and SciPy's wheels, starts threads for a product from 64^3
 #: multiplications on, and for one by a triangle from far fewer.
@@ -31,119 +26,15 @@ EPS = float(np.finfo(np.float64).eps)
 #: The norm of a matrix, or its inverse, below which squares of its entries may lose digits.
 SMALLEST_TO_SQUARE = 1e-100
 
-_CHAR = types.CPointer(types.uint8)
-_INT = types.CPointer(types.int32)
-_REAL = types.CPointer(types.float64)
-
-#: Arguments of each routine: c, i and d are pointers to characters, integers and doubles.
-_ROUTINES = {
-    "blas": {
-        "dgemm": "cciiiddididdi",
-        "dgemv": "ciiddididdi",
-        "dnrm2": "idi",
-        "dsymv": "ciddididdi",
-        "dsyrk": "cciiddiddi",
-        "dtrmm": "cccciiddidi",
-        "dtrsv": "cccididi",
-    },
-    "lapack": {
-        "dpotrf": "cidii",
-        "dpstrf": "cidiiiddi",
-        "dsyevd": "ccididdiiii",
-        "dsytrd": "cididdddii",
-        "dsterf": "iddi",
-        "dstebz": "cciddiidddiidiidii",
-        "dstein": "iddidiididiii",
-        "dormtr": "ccciididdidii",
-        "dgelqf": "iididdii",
-        "dormlq": "cciiididdidii",
-        "dgesdd": "ciididdididiii",
-        "dlaed4": "iidddddi",
-        "dlasrt": "cidi",
-    },
-}
-
-
-def _external(library: str, name: str) -> Any:
-    """A routine of SciPy's as a function that compiled code can call."""
-    pointers = {"c": _CHAR, "i": _INT, "d": _REAL}
-    symbol = f"fastltl_{name}"
-    llvm.add_symbol(symbol, get_cython_function_address(f"scipy.linalg.cython_{library}", name))
-    arguments = [pointers[kind] for kind in _ROUTINES[library][name]]
-    result = types.float64 if name == "dnrm2" else types.void
-    return types.ExternalFunction(symbol, result(*arguments))
-
-
-def _routines() -> dict[str, Any]:
-    """Every routine, or none if one is missing or the JIT is off."""
-    if not HAS_JIT:
-        return {}
-    try:
-        return {
-            name: _external(library, name) for library in _ROUTINES for name in _ROUTINES[library]
-        }
-    except (ImportError, ValueError, AttributeError):
-        return {}
-
-
-#: Whether kernels are compiled, and may use what only LLVM has.
-HAS_JIT = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
-
-_found = _routines()
-
-#: Whether routines are called directly. The secular equation has no other way.
-IS_DIRECT = bool(_found)
-
-
-def _digest() -> str:
-    """Of all compiled code, and of how it calls LAPACK."""
-    here = Path(__file__).parent
-    sources = [*here.glob("lapack.py"), *sorted(here.glob("kernels/*.py"))]
-    code = b"".join(source.read_bytes() for source in sources)
-    return hashlib.sha256(code + bytes([IS_DIRECT])).hexdigest()[:8]
-
-
-_DIGEST = _digest()
-
-
-def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile without the GIL, and keep the machine code on disk where a folder can be written.
-
-    Numba's cache watches the file that a kernel is in, and not those it calls into. So it is given
-    a name that changes with any of them.
-    """
-    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
-    kernel = numba.njit(**options)(function)
-    if kernel is function:  # the JIT is off
-        return kernel
-    name = function.__qualname__
-    function.__qualname__ = f"{name}.{_DIGEST}"
-    # Numba raises if it finds no writable place for its cache; then there is none.
-    with contextlib.suppress(RuntimeError):
-        kernel.enable_caching()
-    function.__qualname__ = name
-    return kernel
-
-
-def inlined(function: Callable[..., Any]) -> Any:
-    """`compiled` as a part of each compiled caller, without a compilation of its own."""
-    return compiled(function, inline="always")
-
-
-def inner(function: Callable[..., Any]) -> Any:
-    """`compiled` for compiled callers only, without a way in from Python."""
-    return compiled(function, no_cpython_wrapper=True)
-
-
 if IS_DIRECT:
-    _dgemm, _dgemv, _dnrm2 = _found["dgemm"], _found["dgemv"], _found["dnrm2"]
-    _dsymv = _found["dsymv"]
-    _dsyrk, _dtrmm, _dtrsv = _found["dsyrk"], _found["dtrmm"], _found["dtrsv"]
-    _dpotrf, _dpstrf, _dsyevd = _found["dpotrf"], _found["dpstrf"], _found["dsyevd"]
-    _dsytrd, _dsterf, _dstebz = _found["dsytrd"], _found["dsterf"], _found["dstebz"]
-    _dstein, _dormtr = _found["dstein"], _found["dormtr"]
-    _dgelqf, _dormlq = _found["dgelqf"], _found["dormlq"]
-    _dgesdd, _dlaed4, _dlasrt = _found["dgesdd"], _found["dlaed4"], _found["dlasrt"]
+    _dgemm, _dgemv, _dnrm2 = ROUTINES["dgemm"], ROUTINES["dgemv"], ROUTINES["dnrm2"]
+    _dsymv = ROUTINES["dsymv"]
+    _dsyrk, _dtrmm, _dtrsv = ROUTINES["dsyrk"], ROUTINES["dtrmm"], ROUTINES["dtrsv"]
+    _dpotrf, _dpstrf, _dsyevd = ROUTINES["dpotrf"], ROUTINES["dpstrf"], ROUTINES["dsyevd"]
+    _dsytrd, _dsterf, _dstebz = ROUTINES["dsytrd"], ROUTINES["dsterf"], ROUTINES["dstebz"]
+    _dstein, _dormtr = ROUTINES["dstein"], ROUTINES["dormtr"]
+    _dgelqf, _dormlq = ROUTINES["dgelqf"], ROUTINES["dormlq"]
+    _dgesdd, _dlaed4, _dlasrt = ROUTINES["dgesdd"], ROUTINES["dlaed4"], ROUTINES["dlasrt"]
     _N, _T, _U, _L, _V, _S, _D, _I, _E = (np.uint8(ord(letter)) for letter in "NTULVSDIE")
 
     def _reference(typingctx: Any, value: Any) -> Any:
@@ -161,7 +52,7 @@ if IS_DIRECT:
             as_int32 = context.cast(builder, args[0], signature.args[0], types.int32)
             return cgutils.alloca_once_value(builder, as_int32)
 
-        return _INT(value), codegen
+        return types.CPointer(types.int32)(value), codegen
 
     _ref: Any = intrinsic(_reference)
     _int: Any = intrinsic(_integer_reference)

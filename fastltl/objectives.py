@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl import kernels
-from fastltl.lapack import HAS_JIT
+from fastltl.compilation import HAS_JIT
 from fastltl.threads import Watchers, are_worth_sharing, in_pieces, one_blas_thread
 from fastltl.validation import Array, check_computed
 

@@ -10,7 +10,7 @@ import pytest
 from naive import random_psd, relative
 
 from fastltl import lapack
-from fastltl.lapack import compiled
+from fastltl.compilation import IS_DIRECT, compiled
 
 
 def matrices(seed=0, n=7, d=4):
@@ -132,7 +132,7 @@ def factor(A, pivots):
     return lapack.pivoted_cholesky(A, pivots)
 
 
-@pytest.mark.skipif(not lapack.IS_DIRECT, reason="without LAPACK any matrix counts as regular")
+@pytest.mark.skipif(not IS_DIRECT, reason="without LAPACK any matrix counts as regular")
 def test_pivoted_cholesky_reveals_the_rank():
     rng = np.random.default_rng(0)
     B = rng.normal(size=(8, 3))
@@ -153,7 +153,7 @@ def roots(poles, z, rho):
     return found, distances
 
 
-@pytest.mark.skipif(not lapack.IS_DIRECT, reason="the secular equation needs LAPACK")
+@pytest.mark.skipif(not IS_DIRECT, reason="the secular equation needs LAPACK")
 def test_secular_roots_are_eigenvalues():
     rng = np.random.default_rng(0)
     poles, z = np.sort(rng.normal(size=6)), rng.normal(size=6)
@@ -171,21 +171,24 @@ def test_everything_works_where_scipy_lacks_a_routine(tmp_path):
         "    raise ValueError\n"
         "numba.extending.get_cython_function_address = missing\n"
         "import numpy as np\n"
-        "from fastltl import kernels, lapack, reference\n"
+        "from fastltl import kernels, reference\n"
+        "from fastltl.compilation import IS_DIRECT\n"
         "rng = np.random.default_rng(0)\n"
         "X, y = rng.normal(size=(3, 4)), rng.normal(size=3)\n"
         "loss, a, b = kernels.loss_and_factors(np.eye(4), X, y)\n"
         "V, values = np.eye(4), np.arange(4.0)\n"
         "kernels.rank_two_update(V, values, 4, a, b, 1.0)\n"
         "A = np.diag(np.arange(4.0)) + np.outer(a, b) + np.outer(b, a)\n"
-        "print(lapack.IS_DIRECT, np.isclose(loss, reference.task_loss(np.eye(4), X, y)))\n"
+        "print(IS_DIRECT, np.isclose(loss, reference.task_loss(np.eye(4), X, y)))\n"
         "print(np.allclose((V.T * values) @ V, A, rtol=1e-12))\n"
+        "print(np.allclose(kernels.project(A, 2.0), reference.project(A, 2.0), rtol=1e-12))\n"
+        "print(np.isclose(kernels.least_eigenvalue(A), values.min(), rtol=1e-12))\n"
     )
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     run = [sys.executable, "-c", code]
     found = subprocess.run(run, capture_output=True, text=True, check=True, env=environment)
-    assert found.stdout.split() == ["False", "True", "True"]
+    assert found.stdout.split() == ["False"] + 4 * ["True"]
 
 
 def test_routines_are_called_directly_unless_the_jit_is_off():
-    assert bool(numba.config.DISABLE_JIT) != lapack.IS_DIRECT
+    assert bool(numba.config.DISABLE_JIT) != IS_DIRECT

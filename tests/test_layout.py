@@ -17,6 +17,7 @@ PACKAGE = Path(fastltl.__file__).parent
 
 # A file imports only from those above it.
 ORDER = [
+    "compilation",
     "lapack",
     "threads",
     "kernels.registers",
@@ -26,6 +27,7 @@ ORDER = [
     "kernels.dual",
     "kernels.spectrum",
     "kernels.packed",
+    "kernels.rooms",
     "kernels.online",
     "kernels",
     "reference",

@@ -5,7 +5,8 @@ import pytest
 from naive import ragged_tasks, random_psd, relative
 
 import fastltl as ltl
-from fastltl import kernels, lapack, reference
+from fastltl import kernels, reference
+from fastltl.compilation import IS_DIRECT
 
 
 @pytest.mark.parametrize("penalised", [False, True])
@@ -52,7 +53,7 @@ def test_the_mean_gradient_is_symmetric_and_minus_the_mean_of_its_factors():
     assert (gradient == gradient.T).all()
 
 
-@pytest.mark.skipif(not lapack.IS_DIRECT, reason="the rank is found by LAPACK")
+@pytest.mark.skipif(not IS_DIRECT, reason="the rank is found by LAPACK")
 def test_a_factor_has_as_many_columns_as_the_rank():
     rng = np.random.default_rng(0)
     for rank in (1, 4, 9):

@@ -11,13 +11,14 @@ import pytest
 from naive import random_psd
 
 import fastltl as ltl
-from fastltl import kernels, lapack, threads
+from fastltl import kernels, threads
+from fastltl.compilation import HAS_JIT, compiled
 from fastltl.kernels import turns
 
-pytestmark = pytest.mark.skipif(not lapack.HAS_JIT, reason="only compiled code shares in turns")
+pytestmark = pytest.mark.skipif(not HAS_JIT, reason="only compiled code shares in turns")
 
 
-@lapack.compiled
+@compiled
 def take_all(board, n_pieces, from_end, times_taken):
     """Take what there is in this turn, and say which pieces it was."""
     turn = turns.look(board, turns.TURN)
@@ -72,7 +73,7 @@ def test_nothing_is_left_to_take_for_who_comes_late_or_is_a_turn_behind():
     assert (taken == 1).all()
     assert board[turns.DONE] == 10
 
-    @lapack.compiled
+    @compiled
     def take_in(board, turn, from_end):
         return turns.take(board, turn, 10, from_end)
 

@@ -21,16 +21,10 @@ from fastltl.kernels.online import (
     MEET,
     MEET_AND_STEP,
     MOST_DRIFT,
-    N_FIELDS,
-    RECORD,
     STEP,
-    begin,
     follow_duals,
-    iterate,
     learn_entropic,
     learn_euclidean,
-    parts_of,
-    room_for,
     start_over,
     sums_of_iterates,
 )
@@ -48,6 +42,7 @@ from fastltl.kernels.packed import (
     weights_from_duals,
     weights_of_tasks,
 )
+from fastltl.kernels.rooms import RECORD, begin, iterate, parts_of
 from fastltl.kernels.spectrum import (
     compose,
     entropic_iterate,
@@ -68,7 +63,6 @@ __all__ = [
     "MEET",
     "MEET_AND_STEP",
     "MOST_DRIFT",
-    "N_FIELDS",
     "RECORD",
     "STEP",
     "all_finite",
@@ -99,7 +93,6 @@ __all__ = [
     "reduce_tasks",
     "ridge_paths",
     "ridge_weights",
-    "room_for",
     "score",
     "score_weights",
     "soft_threshold",

@@ -10,6 +10,7 @@ The gradient has rank two, so M is factorised once and neither M^-1 nor S is eve
 
 import numpy as np
 
+from fastltl.compilation import compiled, inlined
 from fastltl.kernels.tiles import (
     add_transposed,
     apply_transposed_to_both,
@@ -19,15 +20,7 @@ from fastltl.kernels.tiles import (
     multiply_to_symmetric,
     multiply_transposed,
 )
-from fastltl.lapack import (
-    EPS,
-    apply,
-    apply_transposed,
-    compiled,
-    inlined,
-    svd,
-    triangularise,
-)
+from fastltl.lapack import EPS, apply, apply_transposed, svd, triangularise
 
 #: Rows of X are taken for dependent, or the dual matrix M for ill-conditioned, if a pivot of the
 #: Cholesky decomposition of XX', or of M, falls below this fraction of the largest entry.

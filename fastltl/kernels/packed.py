@@ -6,6 +6,7 @@ what is computed of a task does not depend on the others.
 
 import numpy as np
 
+from fastltl.compilation import compiled
 from fastltl.kernels.dual import (
     all_finite,
     assign,
@@ -26,7 +27,6 @@ from fastltl.kernels.turns import DONE, LEAVE, NOTE, TURN, add, look, take, watc
 from fastltl.lapack import (
     apply_symmetric,
     apply_transposed,
-    compiled,
     eigh,
     pivoted_cholesky,
     transposed_multiply,

@@ -6,6 +6,7 @@ which are rows of `vectors`, and its eigenvalues: those from values[rank] on are
 
 import numpy as np
 
+from fastltl.compilation import IS_DIRECT, compiled, inlined
 from fastltl.kernels import tridiagonal
 from fastltl.kernels.dual import (
     add_rank_two,
@@ -20,12 +21,9 @@ from fastltl.kernels.tiles import cholesky, multiply
 from fastltl.kernels.tridiagonal import eigenvalues
 from fastltl.lapack import (
     EPS,
-    IS_DIRECT,
     apply,
-    compiled,
     eigenvectors,
     eigh,
-    inlined,
     length,
     secular_root,
     sort_descending,

@@ -8,6 +8,7 @@ the result is held in vector registers while the operands pass by.
 import numpy as np
 
 from fastltl import lapack
+from fastltl.compilation import HAS_JIT, inlined, inner
 from fastltl.kernels.registers import (
     COLUMNS,
     LANES,
@@ -26,7 +27,7 @@ from fastltl.kernels.registers import (
     wide_product,
     wide_tile,
 )
-from fastltl.lapack import HAS_JIT, LARGEST_UNTHREADED_SIDE, inlined, inner
+from fastltl.lapack import LARGEST_UNTHREADED_SIDE
 
 #: Sides up to which a product or a factor is faster in tiles than from BLAS and LAPACK.
 LARGEST_PRODUCT = 64

@@ -8,14 +8,12 @@ vectors v are left in A, as LAPACK does.
 import numpy as np
 
 from fastltl import lapack
+from fastltl.compilation import IS_DIRECT, inlined, inner
 from fastltl.kernels.registers import ROWS, reduction_tile
-from fastltl.lapack import IS_DIRECT, inlined, inner
+from fastltl.lapack import SMALLEST_TO_SQUARE
 
 #: Side up to which tiles are faster than LAPACK.
 LARGEST_REDUCTION = 128
-
-#: The squared norm of a matrix, or its inverse, below which squares of its entries may lose digits.
-SMALLEST_SQUARE = 1e-200
 
 
 @inner
@@ -63,7 +61,7 @@ def tridiagonalise(A, T):
 def unit_of(A):
     """A power of two, in units of which A has squares that neither overflow nor underflow."""
     numbers, largest = A.ravel(), 0.0
-    if SMALLEST_SQUARE < np.dot(numbers, numbers) < 1.0 / SMALLEST_SQUARE:
+    if SMALLEST_TO_SQUARE < np.sqrt(np.dot(numbers, numbers)) < 1.0 / SMALLEST_TO_SQUARE:
         return 1.0
     for x in numbers:
         largest = max(largest, abs(x))

@@ -11,7 +11,7 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
-from fastltl.lapack import compiled, inlined
+from fastltl.compilation import compiled, inlined
 
 #: What is where on a board: the number of the turn; that times TURN_UNIT, plus the number of pieces
 #: taken from the front, plus END_UNIT times that of those taken from the end; the number of pieces
