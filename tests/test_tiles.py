@@ -49,6 +49,16 @@ def multiply_by_half(X, D, C):
 
 
 @compiled
+def add_then_step(total, A, a, b, c):
+    tiles.add_then_step(total, A, a, b, c)
+
+
+@compiled
+def apply_transposed_to_both(X, u, v, a, b):
+    tiles.apply_transposed_to_both(X, u, v, a, b)
+
+
+@compiled
 def cholesky(A):
     return tiles.cholesky(A)
 
@@ -108,6 +118,12 @@ def test_transposes(m):
     assert (edges() == SENTINEL).all()
 
 
+def kept(D):
+    """A symmetric matrix with NaN where it does not count."""
+    places = np.arange(len(D)) // tiles.COLUMNS
+    return np.where(places[:, None] >= places, D, np.nan)
+
+
 @pytest.mark.parametrize("m", SIDES)
 @pytest.mark.parametrize("d", [*range(1, 26), 50, 64, 65, 100])
 def test_products_by_half_of_a_symmetric_matrix(m, d):
@@ -115,9 +131,39 @@ def test_products_by_half_of_a_symmetric_matrix(m, d):
     rng = np.random.default_rng(d)
     X, D = rng.normal(size=(m, d)), random_psd(rng, d)
     XH, edges = guarded(np.full((m, d), np.nan))
-    multiply_by_half(X, D, XH)
+    multiply_by_half(X, kept(D), XH)
     assert relative(XH @ X.T + X @ XH.T, X @ D @ X.T) < 1e-13
     assert (edges() == SENTINEL).all()
+
+
+@pytest.mark.parametrize("d", [*range(1, 30), 50, 53, 64, 65, 100])
+def test_steps_of_a_symmetric_matrix_of_which_half_is_kept(d):
+    rng = np.random.default_rng(d)
+    D, total = random_psd(rng, d), random_psd(rng, d)
+    a, b = rng.normal(size=(2, d))
+    new, edges = guarded(kept(D))
+    new_total, edges_of_total = guarded(kept(total))
+    add_then_step(new_total, new, a, b, 0.3)
+    expected = D + 0.3 * (np.outer(a, b) + np.outer(b, a))
+    counts = np.isfinite(kept(D))
+    assert relative(new[counts], expected[counts]) < 1e-15
+    assert np.array_equal(new[counts & counts.T], new.T[counts & counts.T])
+    assert np.array_equal(np.tril(new_total), np.tril(total + D))
+    assert (edges() == SENTINEL).all()
+    assert (edges_of_total() == SENTINEL).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 50])
+@pytest.mark.parametrize("d", [1, 5, 15, 16, 17, 31, 32, 50, 64, 65])
+def test_two_products_with_a_transpose_at_once(n, d):
+    rng = np.random.default_rng(d)
+    X, u, v = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(size=n)
+    (a, edges), (b, edges_of_b) = guarded(np.full(d, np.nan)), guarded(np.full(d, np.nan))
+    apply_transposed_to_both(X, u, v, a, b)
+    assert relative(a, X.T @ u) < 1e-14
+    assert relative(b, X.T @ v) < 1e-14
+    assert (edges() == SENTINEL).all()
+    assert (edges_of_b() == SENTINEL).all()
 
 
 @pytest.mark.parametrize("n", [*range(1, 34), 50, 99, 100, 255, 256, 257])

@@ -1,0 +1,92 @@
+"""Tridiagonal matrices: the same eigenvalues, and reflections that lead back."""
+
+import numpy as np
+import pytest
+from naive import random_psd, relative
+
+from fastltl import lapack
+from fastltl.compilation import IS_DIRECT, compiled
+from fastltl.kernels import tridiagonal
+
+pytestmark = pytest.mark.skipif(not IS_DIRECT, reason="without LAPACK there are none")
+
+#: Around multiples of a tile's side, and the largest that is done in tiles.
+SIDES = [*range(1, 20), 50, 63, 64, 65, 127, 128, 129]
+
+
+@compiled
+def tridiagonalise(A, T):
+    return tridiagonal.tridiagonalise(A, T)
+
+
+@compiled
+def eigenpairs(A, T):
+    values = tridiagonal.eigenvalues(A, T)
+    return values, lapack.eigenvectors(A, T, values, 0, values.size)
+
+
+def reduced(A):
+    """T as a matrix, and Q from the reflections: A = Q T Q'."""
+    n = len(A)
+    reflections, T = A.copy(), np.zeros((3, n))
+    unit = tridiagonalise(reflections, T)
+    Q = np.eye(n)
+    for k in range(n - 1):
+        v = np.concatenate([np.zeros(k + 1), [1.0], reflections[k, k + 2 :]])
+        Q -= T[2, k] * np.outer(Q @ v, v)
+    beside = np.diag(T[1, :-1], 1)
+    return unit * (np.diag(T[0]) + beside + beside.T), Q
+
+
+def symmetric(n, seed=0):
+    A = np.random.default_rng(seed).normal(size=(n, n))
+    return A + A.T
+
+
+@pytest.mark.parametrize("n", SIDES)
+def test_reflections_lead_back(n):
+    A = symmetric(n)
+    T, Q = reduced(A)
+    assert np.abs(Q.T @ Q - np.eye(n)).max() < 1e-14 * max(10, n)
+    assert relative(Q @ T @ Q.T, A) < 1e-14
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e-120, 1.0, 1e120, 1e160, 1e300])
+def test_on_any_scale(size):
+    A = symmetric(21)
+    T, Q = reduced(size * A)
+    assert relative(Q @ (T / size) @ Q.T, A) < 1e-14
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        np.zeros((9, 9)),
+        np.diag(np.arange(9.0)),
+        np.ones((9, 9)),
+        np.kron(np.eye(3), np.ones((3, 3))),
+        np.diag(np.ones(8), 1) + np.diag(np.ones(8), -1),
+        random_psd(np.random.default_rng(0), 30, 3),
+        symmetric(30) * np.logspace(-100, 0, 30) * np.logspace(-100, 0, 30)[:, None],
+    ],
+    ids=["zero", "diagonal", "ones", "blocks", "tridiagonal", "low rank", "graded"],
+)
+def test_where_there_is_little_to_reflect(A):
+    T, Q = reduced(A)
+    assert np.abs(Q @ T @ Q.T - A).max() <= 1e-14 * np.abs(A).max()
+    assert np.abs(Q.T @ Q - np.eye(len(A))).max() < 1e-14
+
+
+@pytest.mark.parametrize("n", [2, 5, 50, 129])
+def test_eigenpairs(n):
+    A = symmetric(n)
+    values, vectors = eigenpairs(A.copy(), np.zeros((3, n)))
+    assert relative(values, np.linalg.eigvalsh(A)) < 1e-14
+    assert relative((vectors.T * values) @ vectors, A) < 1e-13
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_stays_so(bad):
+    A = symmetric(10)
+    A[3, 4] = A[4, 3] = bad
+    assert not np.isfinite(reduced(A)[0]).all()
