@@ -94,7 +94,7 @@ def project(Q, radius):
         add_to_diagonal(shifted, -max(0.0, (trace - radius) / d))
         if cholesky(shifted.copy()):
             return shifted
-    A, T = Q.copy(), np.empty((3, d))
+    A, T = Q.copy(), np.zeros((3, d))
     values = eigenvalues(A, T)
     kept = soft_threshold(values, radius)
     if np.array_equal(kept, values):
