@@ -13,6 +13,7 @@ from sklearn.linear_model import Ridge
 
 import fastltl as ltl
 from fastltl import kernels, reference
+from fastltl.kernels import tiles
 
 RULES = [
     {"geometry": "entropic"},
@@ -132,6 +133,35 @@ def test_the_runs_above_go_through_every_path(rule, lam, d, paths):
             taken.add("found" if known == -1 else kept)
         known, drift = rank, record["drift"]
     assert taken == paths
+
+
+@pytest.mark.parametrize("d", [1, 3, 8, 17, 50, 70])
+@pytest.mark.parametrize("step", ["theory", 0.01])
+def test_nobody_looks_at_what_is_not_kept_of_an_iterate(d, step, tmp_path):
+    """NaN there after every task changes no bit, of what is read, saved, copied or learned."""
+    tasks = ragged_tasks(d, 30, d, (1, 20))
+    plain, poisoned = (ltl.OnlineLTL(1e-2, geometry="euclidean", step=step) for _ in range(2))
+    is_kept = np.array([np.arange(d) < tiles.kept_columns(i, d) for i in range(d)])
+    was_kept_so = False
+    for t, (X, y) in enumerate(tasks):
+        plain.partial_fit(X, y)
+        poisoned.partial_fit(X, y)
+        run = poisoned._run
+        if run.records[0]["rank"] < 0:
+            was_kept_so = True
+            run.state[0, 0][~is_kept] = np.nan
+        if t == 10:
+            poisoned = copy.deepcopy(poisoned)
+        if t == 20:
+            poisoned.save(tmp_path / "learner.npz")
+            poisoned = ltl.load(tmp_path / "learner.npz")
+        assert np.array_equal(poisoned.iterate_, plain.iterate_)
+        assert np.array_equal(poisoned.D_, plain.D_)
+    assert was_kept_so
+    plain.save(tmp_path / "plain.npz")
+    poisoned.save(tmp_path / "poisoned.npz")
+    saved = [(tmp_path / name).read_bytes() for name in ("plain.npz", "poisoned.npz")]
+    assert saved[0] == saved[1]
 
 
 @pytest.mark.slow

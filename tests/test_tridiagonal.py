@@ -77,6 +77,17 @@ def test_where_there_is_little_to_reflect(A):
     assert np.abs(Q.T @ Q - np.eye(len(A))).max() < 1e-14
 
 
+@pytest.mark.parametrize("exponent", range(-170, -80, 3))
+def test_a_feature_of_next_to_no_size(exponent):
+    """Squares of its entries lose digits, which must cost the others none."""
+    A = symmetric(10)
+    A[0, 1:] *= 10.0**exponent
+    A[1:, 0] *= 10.0**exponent
+    T, Q = reduced(A)
+    assert np.abs(Q.T @ Q - np.eye(10)).max() < 1e-14
+    assert np.abs(Q @ T @ Q.T - A).max() < 1e-14 * np.abs(A).max()
+
+
 @pytest.mark.parametrize("n", [2, 5, 50, 129])
 def test_eigenpairs(n):
     A = symmetric(n)

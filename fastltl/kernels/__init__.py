@@ -42,7 +42,7 @@ from fastltl.kernels.packed import (
     weights_from_duals,
     weights_of_tasks,
 )
-from fastltl.kernels.rooms import RECORD, begin, iterate, parts_of
+from fastltl.kernels.rooms import RECORD, begin, iterate, parts_of, room_for
 from fastltl.kernels.spectrum import (
     compose,
     entropic_iterate,
@@ -93,6 +93,7 @@ __all__ = [
     "reduce_tasks",
     "ridge_paths",
     "ridge_weights",
+    "room_for",
     "score",
     "score_weights",
     "soft_threshold",

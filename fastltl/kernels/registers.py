@@ -216,14 +216,14 @@ def _factor_tile(n_columns: int, is_diagonal: bool) -> Any:
                     positive = builder.fcmp_ordered(">", pivot, ir.DoubleType()(0.0))
                     are_positive = builder.and_(are_positive, positive)
                     root = _square_root(builder, pivot)
-                    # By the row as it is, so that those below need not wait for the root.
-                    numbers, by = [builder.fdiv(number, pivot) for number in numbers], tile[r]
+                    # Multiples of the row as it is, so that those below wait for no root.
+                    numbers = [builder.fdiv(number, pivot) for number in numbers]
                 else:
                     root = U.number(rows[r], rows[r])
                     numbers = [U.number(rows[r], rows[q]) for q in range(r + 1, ROWS)]
                 scale = _spread(builder, builder.fdiv(one, root))
-                tile[r] = [builder.fmul(scale, x) for x in tile[r]]
-                by = by if is_diagonal else tile[r]
+                unscaled, tile[r] = tile[r], [builder.fmul(scale, x) for x in tile[r]]
+                by = unscaled if is_diagonal else tile[r]
                 for q, number in enumerate(numbers, start=r + 1):
                     tile[q] = _add_multiple(builder, tile[q], builder.fneg(number), by)
             for row, vectors in zip(rows, tile, strict=True):

@@ -8,8 +8,8 @@ of the gradient, and then the loss, the norm of the gradient, the step to take, 
 
 A candidate's iterate is D = sum_i weights_i v_i v_i' + rest (I - sum_i v_i v_i') with `rank`
 rows v_i of `vectors`. Its `matrix` is S in entropic geometry. In euclidean geometry it is D, and
-kept only where that is cheaper than eigenvectors: then the rank is -1, and what lies above the
-diagonal does not count.
+kept only where that is cheaper than eigenvectors: then the rank is -1, and each row counts up to
+`tiles.kept_columns` only, the lower triangle being part of that.
 """
 
 import numpy as np
@@ -69,9 +69,11 @@ def parts_of(room, d):
 
 
 @compiled
-def begin(d, radii, scales, adaptive, entropic):
-    """The room of a run at D^(1): the identity times radius / d or, entropic, radius / (d + 1)."""
-    room = np.zeros(radii.size * room_for(d))
+def begin(room, d, radii, scales, adaptive, entropic):
+    """Begin a run at D^(1) = radius / d I or, entropic, radius / (d + 1) I, in a room of zeros.
+
+    Modified in place: `room`.
+    """
     _, rows, numbers, _ = parts_of(room, d)
     records = numbers.view(RECORD)
     for k in range(radii.size):
@@ -85,7 +87,6 @@ def begin(d, radii, scales, adaptive, entropic):
             record["floor"] = first
             for i in range(d):
                 rows[0, k, i] = first
-    return room
 
 
 @inlined

@@ -132,7 +132,7 @@ def multiply_to_gram(A, C):
 
 @inlined
 def kept_columns(i, d):
-    """How much counts of row i of a symmetric matrix of which `multiply_by_half` reads no more.
+    """Where row i of a symmetric matrix ends, of which no more is kept than is made use of.
 
     That is the lower triangle, and square blocks on the diagonal.
     """
@@ -180,7 +180,7 @@ def multiply_by_half(X, D, C):
 def add_then_step(total, A, a, b, c):
     """total <- total + A, and then A <- A + c (a b' + b a'), symmetric matrices.
 
-    Only what `kept_columns` says is kept of each row. In one pass: together they are larger than
+    Each row counts up to `kept_columns` only. In one pass: together they are larger than
     the fastest cache. Modified in place: `total`, A.
     """
     d = a.size

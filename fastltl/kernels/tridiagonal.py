@@ -2,7 +2,7 @@
 
 A = Q T Q' with T symmetric and tridiagonal. T is three rows of numbers: its diagonal, what is
 beside it, and the factors tau of the reflections I - tau v v' that Q is the product of. Their
-vectors v are left in A, as LAPACK does.
+vectors v begin with 1, and what follows in the k-th is left in A[k, k + 2 :], as LAPACK has it.
 """
 
 import numpy as np
@@ -14,6 +14,10 @@ from fastltl.lapack import SMALLEST_TO_SQUARE
 
 #: Side up to which tiles are faster than LAPACK.
 LARGEST_REDUCTION = 128
+
+#: The squared length below which a row counts as zero: digits are lost, and it is next to nothing
+#: beside an entry that comes to SMALLEST_TO_SQUARE.
+SMALLEST_TO_REFLECT = 1e-290
 
 
 @inner
@@ -59,7 +63,7 @@ def tridiagonalise(A, T):
 
 @inlined
 def unit_of(A):
-    """A power of two, in units of which A has squares that neither overflow nor underflow."""
+    """A power of two, in units of which A has entries that can be squared, and none too large."""
     numbers, largest, n_large, n_fit = A.ravel(), 0.0, 0, 0
     for x in numbers:  # which takes far less time than finding the largest
         n_large += not abs(x) < 1.0 / SMALLEST_TO_SQUARE
@@ -79,7 +83,7 @@ def reflection(row, first, n, v):
     """
     square, alpha = np.dot(row[first + 1 : n], row[first + 1 : n]), row[first]
     v[first] = 1.0
-    if square == 0.0:
+    if square < SMALLEST_TO_REFLECT:
         v[first + 1 : n] = 0.0
         return alpha, 0.0
     beta = -np.copysign(np.sqrt(alpha * alpha + square), alpha)

@@ -14,8 +14,8 @@ from numba.extending import intrinsic
 from fastltl.compilation import compiled, inlined
 
 #: What is where on a board: the number of the turn; that times TURN_UNIT, plus the number of pieces
-#: taken from the front, plus END_UNIT times that of those taken from the end; the number of pieces
-#: done; and a number to go with the turn.
+#: taken from the front, plus END_UNIT times that of those taken from the end, so that there must be
+#: fewer than END_UNIT; the number of pieces done; and a number to go with the turn.
 TURN, TAKEN, DONE, NOTE = range(4)
 BOARD_SIZE = 4
 TURN_UNIT = 2**32

@@ -6,7 +6,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import copy, deepcopy
-from operator import itemgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -339,7 +338,6 @@ class OnlineLTL(OnlineLearner):
     """
 
     _SETTINGS = ("lam", "geometry", "step", "step_scale", "fit_intercept")
-    _settings_in = staticmethod(itemgetter(*_SETTINGS))
 
     def __init__(
         self,
@@ -384,8 +382,7 @@ class OnlineLTL(OnlineLearner):
         )
 
     def _settings(self) -> tuple[Any, ...]:
-        settings: tuple[Any, ...] = self._settings_in(self.__dict__)
-        return settings
+        return self.lam, self.geometry, self.step, self.step_scale, self.fit_intercept
 
     @property
     def D_(self) -> Array:

@@ -56,9 +56,11 @@ class Run(ABC):
     def __init__(
         self, d: int, radii: Sequence[float], numerators: Sequence[float], adaptive: bool
     ) -> None:
-        radii_and_numerators = np.array([radii, numerators])
         self.n_features, self.n_candidates = d, len(radii)
-        self.room: Array = kernels.begin(d, *radii_and_numerators, adaptive, self._is_entropic)
+        # Of memory that is not made use of there is none yet, as compiled code would not have it.
+        self.room: Array = np.zeros(self.n_candidates * kernels.room_for(d))
+        settings = np.array([radii, numerators])
+        kernels.begin(self.room, d, *settings, adaptive, self._is_entropic)
         self.is_merged = False
         self._guard()
 
@@ -80,7 +82,7 @@ class Run(ABC):
 
     @property
     def arrays(self) -> tuple[Array, Array, Array, Array]:
-        """The parts of the room, as `kernels` describes them."""
+        """The parts of the room, as `kernels.rooms` describes them."""
         parts: tuple[Array, Array, Array, Array] = kernels.parts_of(self.room, self.n_features)
         return parts
 
@@ -126,8 +128,11 @@ class Run(ABC):
 
     def iterates(self) -> Array:
         """D^(T+1) of each candidate, in an array of its own."""
+        iterates = np.empty((self.n_candidates, self.n_features, self.n_features))
         with self.lock:
-            return np.array([self.iterate(k) for k in range(self.n_candidates)])
+            for k in range(self.n_candidates):
+                iterates[k] = self.iterate(k)
+        return iterates
 
     def iterate(self, k: int) -> Array:
         """D^(T+1) of a candidate, in an array of its own."""
@@ -196,8 +201,11 @@ class Run(ABC):
         """Copies of the arrays: whatever the bits of later steps depend on."""
         with self.lock:
             records = {name: self.records[name].tolist() for name in FIELDS}
+            state = self.state.copy()
+            for k in np.flatnonzero(self.records["rank"] < 0):
+                kernels.mirror(state[0, k])
             return {
-                "state": self.state.copy(),
+                "state": state,
                 "rows": self.rows.copy(),
                 "records": records,
                 "is_merged": self.is_merged,
@@ -289,7 +297,7 @@ class EntropicRun(Run):
         if not isinstance(step, str) or step != "adaptive":
             raise ValueError(f"step must be 'adaptive' with geometry='entropic', got {step!r}.")
         self.step_scales = [2.0] * len(radii) if step_scales is None else list(step_scales)
-        unit = math.sqrt(math.log(d + 1))
+        unit = float(np.sqrt(np.log(d + 1)))
         super().__init__(d, radii, [scale * unit for scale in self.step_scales], adaptive=True)
 
     def _merged(self, ends: Sequence[Run]) -> Array:
