@@ -36,7 +36,6 @@ _SIGNATURES = {
         "dsyevd": "ccididdiiii",
         "dsytrd": "cididdddii",
         "dsterf": "iddi",
-        "dstebz": "cciddiidddiidiidii",
         "dstein": "iddidiididiii",
         "dormtr": "ccciididdidii",
         "dgelqf": "iididdii",

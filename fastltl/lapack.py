@@ -31,11 +31,11 @@ if IS_DIRECT:
     _dsymv = ROUTINES["dsymv"]
     _dsyrk, _dtrmm, _dtrsv = ROUTINES["dsyrk"], ROUTINES["dtrmm"], ROUTINES["dtrsv"]
     _dpotrf, _dpstrf, _dsyevd = ROUTINES["dpotrf"], ROUTINES["dpstrf"], ROUTINES["dsyevd"]
-    _dsytrd, _dsterf, _dstebz = ROUTINES["dsytrd"], ROUTINES["dsterf"], ROUTINES["dstebz"]
+    _dsytrd, _dsterf = ROUTINES["dsytrd"], ROUTINES["dsterf"]
     _dstein, _dormtr = ROUTINES["dstein"], ROUTINES["dormtr"]
     _dgelqf, _dormlq = ROUTINES["dgelqf"], ROUTINES["dormlq"]
     _dgesdd, _dlaed4, _dlasrt = ROUTINES["dgesdd"], ROUTINES["dlaed4"], ROUTINES["dlasrt"]
-    _N, _T, _U, _L, _V, _S, _D, _I, _E = (np.uint8(ord(letter)) for letter in "NTULVSDIE")
+    _N, _T, _U, _L, _V, _S, _D = (np.uint8(ord(letter)) for letter in "NTULVSD")
 
     def _reference(typingctx: Any, value: Any) -> Any:
         """A pointer to a copy of a scalar on the stack, as Fortran wants its arguments."""
@@ -198,19 +198,6 @@ if IS_DIRECT:
         return values
 
     @inner
-    def least_tridiagonal_eigenvalue(A, T):
-        """Of A, which was reduced to T; NaN if it is not found."""
-        n, value = A.shape[0], np.empty(A.shape[0])
-        counts, blocks = np.zeros(3, np.int32), np.empty((2, n), np.int32)
-        work, iwork = np.empty(4 * n), np.empty(3 * n, np.int32)
-        _dstebz(
-            _ref(_I), _ref(_E), _int(n), _ref(0.0), _ref(0.0), _int(1), _int(1), _ref(0.0),
-            T[0].ctypes, T[1].ctypes, counts[0:].ctypes, counts[1:].ctypes, value.ctypes,
-            blocks[0].ctypes, blocks[1].ctypes, work.ctypes, iwork.ctypes, counts[2:].ctypes,
-        )  # fmt: skip
-        return value[0] if counts[2] == 0 else np.nan
-
-    @inner
     def eigenvectors(A, T, values, lo, hi):
         """Those of eigenvalues lo to hi, as rows; NaN if they are not found.
 
@@ -368,10 +355,6 @@ else:
     @inner
     def tridiagonal_eigenvalues(A, T):
         return np.linalg.eigvalsh(A)
-
-    @inner
-    def least_tridiagonal_eigenvalue(A, T):
-        return np.linalg.eigvalsh(A)[0]
 
     @inner
     def eigenvectors(A, T, values, lo, hi):

@@ -1,5 +1,6 @@
 """Arguments at the boundary: an error names the argument, what was wanted and what came."""
 
+import math
 from datetime import date, timedelta
 from numbers import Integral, Real
 from pathlib import Path
@@ -114,7 +115,7 @@ def check_finite(array: Array, name: str) -> None:
 
 def check_computed(result: Result) -> Result:
     """A result of finite arguments is finite too, unless they were too large or too small."""
-    if not np.isfinite(result).all():
+    if not (math.isfinite(result) if type(result) is float else np.isfinite(result).all()):
         raise ValueError(
             "D, X and y must not be so large, or so small, that results overflow or lose all their "
             "digits; scale X and y."

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from naive import random_psd, relative
 
-from fastltl import lapack
+from fastltl import kernels, lapack
 from fastltl.compilation import IS_DIRECT, compiled
 from fastltl.kernels import tridiagonal
 
@@ -96,8 +96,27 @@ def test_eigenpairs(n):
     assert relative((vectors.T * values) @ vectors, A) < 1e-13
 
 
+@pytest.mark.parametrize("n", SIDES)
+def test_the_least_eigenvalue_alone_or_among_equals(n):
+    rng = np.random.default_rng(n)
+    V = np.linalg.qr(rng.normal(size=(n, n)))[0]
+    for values in (
+        rng.normal(size=n),
+        np.where(np.arange(n) < 0.7 * n, -1.0, rng.random(n)),
+        np.full(n, 3.0),
+        -np.logspace(-20, 0, n),
+        np.logspace(-20, 0, n),
+        np.zeros(n),
+    ):
+        A = (V * values) @ V.T
+        least = kernels.least_eigenvalue((A + A.T) / 2)
+        assert abs(least - values.min()) <= 1e-15 * max(10, n) * np.abs(values).max()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_so(bad):
-    A = symmetric(10)
-    A[3, 4] = A[4, 3] = bad
-    assert not np.isfinite(reduced(A)[0]).all()
+    for i, j in [(0, 0), (3, 4), (9, 9), (0, 9)]:
+        A = symmetric(10)
+        A[i, j] = A[j, i] = bad
+        assert not np.isfinite(reduced(A)[0]).all()
+        assert np.isnan(kernels.least_eigenvalue(A))

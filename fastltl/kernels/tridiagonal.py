@@ -10,10 +10,13 @@ import numpy as np
 from fastltl import lapack
 from fastltl.compilation import IS_DIRECT, inlined, inner
 from fastltl.kernels.registers import ROWS, reduction_tile
-from fastltl.lapack import SMALLEST_TO_SQUARE
+from fastltl.lapack import EPS, SMALLEST_TO_SQUARE
 
 #: Side up to which tiles are faster than LAPACK.
 LARGEST_REDUCTION = 128
+
+#: How many numbers the least eigenvalue is compared with at a time.
+SECTIONS = 16
 
 #: The squared length below which a row counts as zero: digits are lost, and it is next to nothing
 #: beside an entry that comes to SMALLEST_TO_SQUARE.
@@ -104,7 +107,45 @@ def eigenvalues(A, T):
 
 @inner
 def least_eigenvalue(A):
-    """Of a symmetric A, which is destroyed; NaN if it is not found."""
+    """Of a symmetric A, which is destroyed; NaN if A is not finite."""
     T = np.zeros((3, A.shape[0]))
     unit = tridiagonalise(A, T)
-    return unit * lapack.least_tridiagonal_eigenvalue(A, T)
+    least = least_by_sections(T) if IS_DIRECT else lapack.tridiagonal_eigenvalues(A, T)[0]
+    return unit * least
+
+
+@inlined
+def least_by_sections(T):
+    """The least eigenvalue of T, to rounding next to the largest.
+
+    It is below x just if a pivot of T - x I is negative, q_i = d_i - x - e_i^2 / q_(i-1). That is
+    asked for many x at a time, as many as vectors hold while a quotient is on its way.
+    """
+    n, low, high, norm, total = T.shape[1], np.inf, np.inf, 0.0, 0.0
+    for i in range(n):
+        beside = (abs(T[1, i]) if i < n - 1 else 0.0) + (abs(T[1, i - 1]) if i > 0 else 0.0)
+        low, high = min(low, T[0, i] - beside), min(high, T[0, i])
+        norm = max(norm, abs(T[0, i]) + beside)
+        total += abs(T[0, i]) + beside
+    if not np.isfinite(total):
+        return np.nan
+    low -= n * EPS * norm
+    x, q, n_negative = np.empty(SECTIONS), np.empty(SECTIONS), np.empty(SECTIONS, np.int64)
+    while high - low > 2.0 * EPS * norm:
+        for s in range(SECTIONS):
+            x[s] = low + (high - low) * ((s + 1.0) / (SECTIONS + 1.0))
+            q[s], n_negative[s] = np.inf, 0
+        for i in range(n):
+            square = T[1, i - 1] * T[1, i - 1] if i > 0 else 0.0
+            for s in range(SECTIONS):
+                pivot = T[0, i] - x[s] - square / q[s]
+                q[s] = pivot if abs(pivot) > EPS * EPS * norm else -EPS * EPS * norm
+                n_negative[s] += q[s] < 0.0
+        first = 0
+        while first < SECTIONS and n_negative[first] == 0:
+            first += 1
+        if first > 0:
+            low = x[first - 1]
+        if first < SECTIONS:
+            high = x[first]
+    return 0.5 * (low + high)
