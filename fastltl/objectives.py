@@ -162,7 +162,6 @@ class MeanObjective:
         )
         self._board = np.zeros(kernels.BOARD_SIZE, np.int64)
         self._watchers = Watchers(n_threads)
-        self._most_rows = int(np.diff(tasks.starts).max())
 
     @property
     def n_features(self) -> int:
@@ -213,7 +212,7 @@ class MeanObjective:
                 self._evaluate_in_turns(F)
             else:
                 kernels.objectives(self._D, F, *self._arrays, 0, self.n_tasks)
-        self._is_factorised = F.size == 0 or F.shape[1] >= self._most_rows
+        self._is_factorised = F.size == 0
 
     def _evaluate_in_turns(self, F: Array) -> None:
         """Have other threads share in an evaluation and, for a while, watch for the next one."""

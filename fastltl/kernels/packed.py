@@ -91,8 +91,8 @@ def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, U, c
     The objective is the loss n |u|^2 or, `penalised`, the minimum over w of
     |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. If F has columns
     D = FF', and X D X' = P P' with P = XF; where they are fewer than rows of X,
-    M^-1 x = (x - P (P'P + n I)^-1 P'x) / n. Otherwise M itself is factorised, and left in U from
-    corners[t] on. `values`, A, B and U are modified in place.
+    M^-1 x = (x - P (P'P + n I)^-1 P'x) / n. Otherwise M itself is factorised and, if F has no
+    columns, left in U from corners[t] on. `values`, A, B and U are modified in place.
     """
     rank = F.shape[1]
     for t in range(lo, hi):
@@ -118,7 +118,7 @@ def objectives(D, F, R, z, starts, sizes, misfits, penalised, values, A, B, U, c
             v = low_rank_solve(P, factor, n, u) if low else solve(factor, u)
             v *= n
             apply_transposed(X, v, B[t])
-        if not low:
+        if rank == 0:
             assign(U[corners[t] : corners[t + 1]], factor)
 
 
