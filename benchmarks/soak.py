@@ -22,8 +22,8 @@ import fastltl as ltl
 from benchmarks.online import LAM, RULES
 from benchmarks.timing import relative
 from fastltl import reference
+from fastltl._validation import Array
 from fastltl.tasks import Task
-from fastltl.validation import Array
 
 FEATURES, SAMPLES, RANK = 20, 10, 5
 #: Tasks drawn at once.

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BatchLTL": "learners.batch",
-    "ITL": "learners.independent",
-    "MTL": "learners.batch",
-    "OnlineLTL": "learners.online",
+    "BatchLTL": "batch",
+    "ITL": "independent",
+    "MTL": "batch",
+    "OnlineLTL": "online",
     "OnlineLTLPath": "path",
-    "RepresentationRidge": "learners.ridge",
+    "RepresentationRidge": "ridge",
     "Selection": "selection",
     "TaskSet": "tasks",
-    "evaluate": "evaluation",
-    "load": "checkpoints",
-    "open_stream": "streams",
-    "project": "representation",
-    "relative_improvement": "evaluation",
-    "ridge_weights": "representation",
+    "evaluate": "metrics",
+    "load": "io.checkpoints",
+    "open_stream": "io.streams",
+    "project": "functional",
+    "relative_improvement": "metrics",
+    "ridge_weights": "functional",
     "select_lam": "selection",
-    "task_gradient": "representation",
-    "task_loss": "representation",
+    "task_gradient": "functional",
+    "task_loss": "functional",
 }
 _MODULES = ("bounds", "datasets", "distributed", "reference")
 
@@ -56,16 +56,16 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fastltl import bounds, datasets, distributed, reference
-    from fastltl.checkpoints import load
-    from fastltl.evaluation import evaluate, relative_improvement
-    from fastltl.learners.batch import MTL, BatchLTL
-    from fastltl.learners.independent import ITL
-    from fastltl.learners.online import OnlineLTL
-    from fastltl.learners.ridge import RepresentationRidge
+    from fastltl.batch import MTL, BatchLTL
+    from fastltl.functional import project, ridge_weights, task_gradient, task_loss
+    from fastltl.independent import ITL
+    from fastltl.io.checkpoints import load
+    from fastltl.io.streams import open_stream
+    from fastltl.metrics import evaluate, relative_improvement
+    from fastltl.online import OnlineLTL
     from fastltl.path import OnlineLTLPath
-    from fastltl.representation import project, ridge_weights, task_gradient, task_loss
+    from fastltl.ridge import RepresentationRidge
     from fastltl.selection import Selection, select_lam
-    from fastltl.streams import open_stream
     from fastltl.tasks import TaskSet
 
 

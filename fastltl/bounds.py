@@ -14,14 +14,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fastltl.tasks import Task, TaskSet
-from fastltl.validation import (
+from fastltl._validation import (
     check_choice,
     check_count,
     check_from_zero,
     check_lam,
     check_positive,
 )
+from fastltl.tasks import Task, TaskSet
 
 
 def _check_delta(delta: float) -> float:

@@ -13,16 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastltl.arguments import EXPERIMENTS, parser
+from fastltl._arguments import EXPERIMENTS, parser
 
 if TYPE_CHECKING:
-    from fastltl.report import Table
-    from fastltl.results import Results
+    from fastltl.experiments.report import Table
+    from fastltl.experiments.results import Results
 
 
 def demo(options: argparse.Namespace) -> None:
     """Compare methods on synthetic tasks and write the report."""
-    from fastltl import comparison, experiments, report  # noqa: F401  (missing packages are missed now)
+    from fastltl.experiments import compare as comparison
+    from fastltl.experiments import paper as experiments
+    from fastltl.experiments import report  # noqa: F401  (a missing package is reported now)
 
     tasks = experiments.DEMO
     about = (
@@ -38,7 +40,9 @@ def demo(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Compare methods on a table, say whether sharing helps, and write the report."""
-    from fastltl import comparison, report, tables  # noqa: F401
+    from fastltl.experiments import compare as comparison
+    from fastltl.experiments import report  # noqa: F401
+    from fastltl.io import tables
 
     _check_cluster(options.dask)
     tasks = tables.read_tasks(
@@ -61,7 +65,8 @@ def compare(options: argparse.Namespace) -> None:
 
 def reproduce(options: argparse.Namespace) -> None:
     """Run experiments of the paper, print what they say of its claims, and write the report."""
-    from fastltl import claims, experiments, report
+    from fastltl.experiments import claims, report
+    from fastltl.experiments import paper as experiments
 
     _check_cluster(options.dask)
     names = list(EXPERIMENTS) if options.what == "all" else [options.what]
@@ -92,7 +97,8 @@ def reproduce(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> int:
     """Learn from a stream, from where its checkpoint stands if there is one."""
-    from fastltl import streams, training
+    from fastltl import train as training
+    from fastltl.io import streams
 
     repeats = "task" if options.allow_repeats else "error"
     stream = streams.open_stream(
@@ -150,7 +156,7 @@ def _stop_signals() -> Iterator[list[int]]:
 
 def adapt(options: argparse.Namespace) -> None:
     """Fit new tasks with what was learned, and write their weights and predictions."""
-    from fastltl import training
+    from fastltl import train as training
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -170,7 +176,7 @@ def adapt(options: argparse.Namespace) -> None:
 
 def _check_cluster(address: str | None) -> None:
     """A scheduler answers, if there is to be one."""
-    from fastltl import results
+    from fastltl.experiments import results
 
     if address is not None:
         results.connected(address).close()
@@ -183,7 +189,7 @@ def _compile(kernels: Callable[[], None]) -> None:
 
 def _show_comparison(found: Results, title: str, about: str, out: Path) -> None:
     """Write the results and the report, and only then print: who reads may leave."""
-    from fastltl import report, results
+    from fastltl.experiments import report, results
 
     results.write_results(out / "results.json", found)
     page = report.write_comparison(found, title, about, out)
@@ -214,8 +220,8 @@ def info(options: argparse.Namespace) -> None:
     """Print what results and speed may depend on."""
     import numba
 
-    from fastltl import kernels
-    from fastltl.results import PACKAGES, machine
+    from fastltl import _kernels as kernels
+    from fastltl.experiments.results import PACKAGES, machine
 
     found = machine()
     print(f"fastltl {found['fastltl']}, Python {found['python']}, {found['platform']}")
@@ -232,7 +238,7 @@ def info(options: argparse.Namespace) -> None:
 
 def warmup(options: argparse.Namespace) -> None:
     """Compile every kernel, so that no later call has to."""
-    from fastltl import experiments
+    from fastltl.experiments import paper as experiments
 
     start = time.perf_counter()
     experiments.compile_kernels()

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.io import loadmat
 
-from fastltl.tables import indicators
-from fastltl.tasks import Task, TaskSet
-from fastltl.validation import (
+from fastltl._validation import (
     Array,
     check_choice,
     check_count,
@@ -22,6 +20,8 @@ from fastltl.validation import (
     check_path,
     check_positive,
 )
+from fastltl.io.tables import indicators
+from fastltl.tasks import Task, TaskSet
 
 
 class Environment:

@@ -10,12 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from fastltl.candidates import LAMS, Halves, best_candidate, check_validation, warn_of_edge
-from fastltl.evaluation import METRICS, HeldOut
-from fastltl.learners.online import AVERAGINGS, OnlineLearner
-from fastltl.learners.runs import FollowedDuals, Run
-from fastltl.threads import uninterrupted
-from fastltl.validation import (
+from fastltl._threads import uninterrupted
+from fastltl._validation import (
     Array,
     as_floats,
     check_choice,
@@ -25,6 +21,10 @@ from fastltl.validation import (
     check_positive,
     check_threads,
 )
+from fastltl.metrics import METRICS, HeldOut
+from fastltl.online import AVERAGINGS, OnlineLearner
+from fastltl.runs import FollowedDuals, Run
+from fastltl.selection import LAMS, Halves, best_candidate, check_validation, warn_of_edge
 
 #: Bytes that a path may take to follow X D X' of its validation tasks.
 MOST_FOLLOWED = 2**27

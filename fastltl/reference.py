@@ -2,7 +2,7 @@
 
 It is the oracle of the tests and the yardstick of the benchmarks, so it says the mathematics as
 directly as NumPy allows: a dense gradient, a full eigen-decomposition at every step, no state
-but the matrices of the algorithm. See `fastltl.kernels` for the notation.
+but the matrices of the algorithm. See `fastltl._kernels` for the notation.
 
 >>> import numpy as np
 >>> from fastltl import reference

@@ -1,4 +1,4 @@
-"""select_lam: fit a learner for many values of lam, and choose by validation tasks."""
+"""select_lam: fit a learner for many values of lam, and choose one by validation tasks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from fastltl.candidates import LAMS, Halves, best_candidate, check_validation, warn_of_edge
-from fastltl.evaluation import METRICS, HeldOut
-from fastltl.learners.base import RepresentationLearner
-from fastltl.learners.batch import BatchLearner
-from fastltl.learners.independent import ITL
+from fastltl._threads import in_pieces, one_blas_thread
+from fastltl._validation import Array, check_choice, check_flag, check_lams, check_threads
+from fastltl.base import RepresentationLearner
+from fastltl.batch import BatchLearner
+from fastltl.independent import ITL
+from fastltl.metrics import METRICS, HeldOut, check_aligned, is_error
 from fastltl.tasks import TaskSet
-from fastltl.threads import in_pieces, one_blas_thread
-from fastltl.validation import Array, check_choice, check_flag, check_lams, check_threads
+
+#: The candidates of the paper: 30 values of lam, log-spaced on [1e-6, 1e3].
+LAMS = np.logspace(-6, 3, 30)
+LAMS.flags.writeable = False
+
+Halves = tuple[TaskSet, TaskSet]
 
 #: Nanoseconds, or more, for a fit.
 COST_OF_FIT = 1e7
@@ -164,6 +169,42 @@ def select_lam(
         _warn_of_short_fits(candidates, candidates[best])
     warn_of_edge(values[best], values, stacklevel=2)
     return Selection(candidates[best], values, scores, float(values[best]), metric, task_scores)
+
+
+def best_candidate(scores: Array, lams: Array, metric: str) -> int:
+    """The place of the best score; of equal ones, that of the largest lam."""
+    losses = scores if is_error(metric) else -scores
+    ties = np.flatnonzero(losses == losses.min())
+    return int(ties[np.argmax(lams[ties])])
+
+
+def warn_of_edge(best_lam: float, lams: Array, stacklevel: int) -> bool:
+    """Warn if the best of several lams is the smallest or the largest of them."""
+    edge = bool(lams.min() < lams.max() and best_lam in (lams.min(), lams.max()))
+    if edge:
+        warnings.warn(
+            f"the best lam, {best_lam:.3g}, is at the edge of the candidates ({lams.min():.3g} to "
+            f"{lams.max():.3g}): a better one may lie beyond it.",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return edge
+
+
+def check_validation(validation: Any) -> Halves:
+    """A pair of TaskSets of the same tasks."""
+    try:
+        train, test = validation
+    except (TypeError, ValueError):
+        raise ValueError(
+            "validation must be a pair (train, test) of TaskSets, as split_samples makes them, "
+            f"got {type(validation).__name__}."
+        ) from None
+    try:
+        check_aligned(train, test)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"validation: {error}") from error
+    return train, test
 
 
 def _fit_along_path(candidates: list[Any], tasks: Any, n_threads: int) -> None:

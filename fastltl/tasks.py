@@ -9,10 +9,16 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from fastltl import frames
-from fastltl.labels import as_objects, group_codes
-from fastltl.objectives import MeanObjective, ReducedTasks, reduce_tasks
-from fastltl.validation import (
+from fastltl._columns import (
+    as_objects,
+    choose_features,
+    column_names,
+    group_codes,
+    numeric_column,
+    with_columns_by_name,
+)
+from fastltl._objective import MeanObjective, ReducedTasks, reduce_tasks
+from fastltl._validation import (
     Array,
     as_floats,
     check_generator,
@@ -147,10 +153,10 @@ class TaskSet:
         >>> ltl.TaskSet.from_frame(df, task="school", target="score")
         TaskSet(2 tasks, 1 features, 3 samples)
         """
-        df = frames.with_columns_by_name(df)
-        features = frames.choose_features(frames.column_names(df), "df", task, target, features)
-        y = frames.numeric_column(df, target, swapped_with=task)
-        X = np.stack([frames.numeric_column(df, name, len(y)) for name in features], axis=1)
+        df = with_columns_by_name(df)
+        features = choose_features(column_names(df), "df", task, target, features)
+        y = numeric_column(df, target, swapped_with=task)
+        X = np.stack([numeric_column(df, name, len(y)) for name in features], axis=1)
         codes, labels = group_codes(df[task], len(y), f"column {task!r}")
         return cls._grouped(check_matrix(X), y, codes, labels, tuple(map(str, features)))
 

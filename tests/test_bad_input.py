@@ -24,7 +24,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
 
 import fastltl as ltl
-from fastltl.tables import read_tasks
+from fastltl.io.tables import read_tasks
 
 pytestmark = pytest.mark.slow
 

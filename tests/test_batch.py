@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 import fastltl as ltl
 from fastltl import reference
-from fastltl.learners.solver import FactoredProblem
+from fastltl._solver import FactoredProblem
 
 LEARNERS = [ltl.BatchLTL, ltl.MTL]
 LAMS = np.logspace(-6, 3, 30)

@@ -3,7 +3,7 @@
 import pytest
 
 from fastltl import claims
-from fastltl.experiments import (
+from fastltl.experiments.paper import (
     ALONE,
     BATCH,
     DEFAULT,

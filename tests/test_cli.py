@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_first(table, folder, capsys)
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_without_the_packages_of_the_report_the_extra_is_named(package, monkeypatch, capsys):
-    for name in ("fastltl.report", "fastltl.figures"):
+    for name in ("fastltl.experiments.report", "fastltl.experiments.figures"):
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.delattr(fastltl, name.removeprefix("fastltl."), raising=False)
     monkeypatch.setitem(sys.modules, package, None)

@@ -4,13 +4,13 @@ import re
 
 import numpy as np
 import pytest
+from fastltl.candidates import LAMS
 from sklearn.linear_model import Ridge
 from sklearn.metrics import explained_variance_score, mean_squared_error
 
 import fastltl as ltl
 from fastltl import comparison
-from fastltl.candidates import LAMS
-from fastltl.trials import (
+from fastltl.experiments.trials import (
     PAPER_STEP,
     Trial,
     choose_pooled_lam,

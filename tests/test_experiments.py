@@ -9,11 +9,11 @@ import time
 
 import numpy as np
 import pytest
+from fastltl.candidates import LAMS
 from schools import PATH, needs_schools
 
 import fastltl as ltl
 from fastltl import experiments, reference
-from fastltl.candidates import LAMS
 
 SMALL = {
     "grid": [

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 import fastltl as ltl
 from fastltl import storage
-from fastltl.tables import read_tasks
+from fastltl.io.tables import read_tasks
 
 #: Files for each of the readers: more than 20,000 in all. Another seed makes others.
 N_FILES = int(os.environ.get("FASTLTL_FUZZ", "3000"))

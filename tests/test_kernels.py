@@ -18,7 +18,7 @@ from naive import (
 
 import fastltl as ltl
 from fastltl import kernels, reference
-from fastltl.compilation import IS_DIRECT
+from fastltl._kernels.compilation import IS_DIRECT
 
 SHAPES = [(1, 1), (1, 5), (5, 1), (7, 7), (20, 50), (50, 20), (300, 6), (30, 120)]
 LAMS = [1e-6, 1e-3, 1.0, 1e3]

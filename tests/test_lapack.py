@@ -1,4 +1,4 @@
-"""Every operation of `fastltl.lapack` against NumPy, as compiled code calls it."""
+"""Every operation of `fastltl._kernels.linalg` against NumPy, as compiled code calls it."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from naive import random_psd, relative
 
 from fastltl import lapack
-from fastltl.compilation import IS_DIRECT, compiled
+from fastltl._kernels.compilation import IS_DIRECT, compiled
 
 
 def matrices(seed=0, n=7, d=4):
@@ -172,7 +172,7 @@ def test_everything_works_where_scipy_lacks_a_routine(tmp_path):
         "numba.extending.get_cython_function_address = missing\n"
         "import numpy as np\n"
         "from fastltl import kernels, reference\n"
-        "from fastltl.compilation import IS_DIRECT\n"
+        "from fastltl._kernels.compilation import IS_DIRECT\n"
         "rng = np.random.default_rng(0)\n"
         "X, y = rng.normal(size=(3, 4)), rng.normal(size=3)\n"
         "loss, a, b = kernels.loss_and_factors(np.eye(4), X, y)\n"

@@ -6,7 +6,7 @@ from naive import ragged_tasks, random_psd, relative
 
 import fastltl as ltl
 from fastltl import kernels, reference
-from fastltl.compilation import IS_DIRECT
+from fastltl._kernels.compilation import IS_DIRECT
 
 
 @pytest.mark.parametrize("penalised", [False, True])

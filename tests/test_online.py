@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 
 import fastltl as ltl
 from fastltl import kernels, reference
-from fastltl.kernels import tiles
+from fastltl._kernels import tiles
 
 RULES = [
     {"geometry": "entropic"},

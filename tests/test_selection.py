@@ -5,13 +5,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from fastltl.candidates import LAMS, best_candidate
 from naive import ragged_tasks
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from threadpoolctl import threadpool_limits
 
 import fastltl as ltl
-from fastltl.candidates import LAMS, best_candidate
 
 RULES = [
     {"geometry": "entropic"},

@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from fastltl.tables import MOST_CATEGORIES, read_tasks
+from fastltl.io.tables import MOST_CATEGORIES, read_tasks
 
 ROWS = "school,hours,sex,score\nA,1,F,2.5\nB,2,M,4\nA,3,F,6\n"
 

@@ -5,8 +5,8 @@ import pytest
 import scipy.linalg
 from naive import random_psd, relative
 
-from fastltl.compilation import compiled
-from fastltl.kernels import tiles
+from fastltl._kernels import tiles
+from fastltl._kernels.compilation import compiled
 
 #: Around each multiple of a tile's sides, and of the largest that is done in tiles.
 SIDES = [1, 3, 4, 5, 7, 8, 9, 12, 13, 16, 20, 25, 50, 63, 64, 65]

@@ -5,8 +5,8 @@ import pytest
 from naive import random_psd, relative
 
 from fastltl import kernels, lapack
-from fastltl.compilation import IS_DIRECT, compiled
-from fastltl.kernels import tridiagonal
+from fastltl._kernels import tridiagonal
+from fastltl._kernels.compilation import IS_DIRECT, compiled
 
 pytestmark = pytest.mark.skipif(not IS_DIRECT, reason="without LAPACK there are none")
 

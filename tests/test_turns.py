@@ -12,8 +12,8 @@ from naive import random_psd
 
 import fastltl as ltl
 from fastltl import kernels, threads
-from fastltl.compilation import HAS_JIT, compiled
-from fastltl.kernels import turns
+from fastltl._kernels import turns
+from fastltl._kernels.compilation import HAS_JIT, compiled
 
 pytestmark = pytest.mark.skipif(not HAS_JIT, reason="only compiled code shares in turns")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fastltl.validation import check_positive, reason_of
+from fastltl._validation import check_positive, reason_of
 
 #: How many matrices one worker adds up before the sum goes on to another.
 FAN_IN = 16

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from fastltl._validation import check_count
 from fastltl.distributed.shards import Shard, ShardedTaskSet, made
-from fastltl.learners.online import OnlineLTL
+from fastltl.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
 from fastltl.tasks import TaskSet
-from fastltl.validation import check_count
 
 
 def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fastltl._columns import as_objects
+from fastltl._objective import MeanObjective, relative_scales
+from fastltl._validation import Array, check_computed
 from fastltl.distributed.cluster import TIMEOUT, Cluster
-from fastltl.labels import as_objects
-from fastltl.objectives import MeanObjective, relative_scales
-from fastltl.streams import open_stream
+from fastltl.io.streams import open_stream
 from fastltl.tasks import Names, TaskSet
-from fastltl.validation import Array, check_computed
 
 Shard = Callable[[], TaskSet]
 

@@ -1,0 +1,251 @@
+"""What every learner of a representation shares: tasks in, D out, and what D is good for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fastltl import _kernels as kernels
+from fastltl._columns import group_codes
+from fastltl._threads import steadily
+from fastltl._validation import Array, check_computed, check_matrix, check_target
+from fastltl.io.storage import Savable
+from fastltl.ridge import RepresentationRidge
+from fastltl.tasks import TaskSet, check_iterable
+
+
+class unchanged_on_failure:  # noqa: N801  (a context manager, named as one reads it)
+    """Undo the assignments to an object in a block that fails."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner, self._before = owner, owner.__dict__.copy()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is not None:
+            self._owner.__dict__ = self._before
+
+
+class RepresentationLearner(
+    Savable,
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+    ABC,
+):
+    """Base of the learners: a representation `D_` from tasks, as a scikit-learn transformer."""
+
+    fit_intercept: bool
+    n_features_in_: int
+    feature_names_in_: npt.NDArray[np.object_]
+    _representation: Array
+    _warns_of_arrays: bool
+
+    _KEPT: ClassVar[dict[str, type]] = {
+        "_representation": np.ndarray,
+        "n_features_in_": int,
+        "feature_names_in_": np.ndarray,
+        "_warns_of_arrays": bool,
+    }
+
+    @property
+    def D_(self) -> Array:
+        """The learned representation; a copy."""
+        check_is_fitted(self)
+        return self._representation.copy()
+
+    @abstractmethod
+    def fit(
+        self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
+    ) -> Self:
+        """Learn from tasks; what was learned before is forgotten, but for a warm start.
+
+        Parameters
+        ----------
+        X : TaskSet, iterable of (X, y), or array-like of shape (n, d)
+            Tasks, when y is None; else the rows of one or more tasks.
+        y : array-like of shape (n,), optional
+        groups : array-like of shape (n,), optional
+            Task of each row, which need not be adjacent. By default all rows are one task.
+
+        Returns
+        -------
+        self
+        """
+
+    def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike) -> RepresentationRidge:
+        """Solve a new task with the learned representation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        RepresentationRidge
+            Fitted to the task.
+        """
+        D = self.D_
+        check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_feature_names(X)
+        return RepresentationRidge(D, fit_intercept=self.fit_intercept).fit(X, y)
+
+    def transform(self, X: npt.ArrayLike) -> Array:
+        """Map inputs to the learned features: X D^(1/2).
+
+        scikit-learn's ``Ridge(alpha=n, fit_intercept=...)`` on n transformed samples is `adapt`,
+        and any other model can use the features as well.
+        """
+        check_is_fitted(self)
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_feature_names(X)
+        return check_computed(steadily(kernels.features, *data.shape, self.D_, data))
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_features_in_
+
+    def _tasks(
+        self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
+    ) -> Iterable[Any]:
+        """The tasks that arguments of `fit` stand for."""
+        if isinstance(X, TaskSet) and not (y is None and groups is None):
+            raise ValueError(
+                "y and groups must be None when X is a TaskSet, which holds both, got others."
+            )
+        if y is None:
+            if groups is not None or hasattr(X, "shape") or not isinstance(X, Iterable):
+                raise ValueError(
+                    f"{type(self).__name__} requires y to be passed, but the target y is None; "
+                    "without y, X must be a TaskSet or an iterable of (X, y)."
+                )
+            check_iterable(X, "X")
+            return X
+        return [(X, y)] if groups is None else TaskSet.from_groups(X, y, groups)
+
+    def _task_set(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
+        """The tasks that arguments of `fit` stand for: a TaskSet, or what knows how to be one."""
+        if y is not None and groups is None and not isinstance(X, TaskSet):
+            owner = type(self).__name__
+            data = check_matrix(X, owner=owner)
+            return TaskSet([(data, check_target(y, len(data), owner=owner))])
+        knows = y is None and groups is None and hasattr(X, "mean_objective")
+        tasks: Any = X if knows else self._tasks(X, y, groups)
+        if hasattr(tasks, "task_set"):
+            return tasks.task_set()
+        if not hasattr(tasks, "mean_objective"):
+            return TaskSet(tasks)
+        if len(tasks) == 0:
+            raise ValueError("X must hold at least one task (X, y), got none.")
+        return tasks
+
+    def _remember_features(self, X: Any) -> None:
+        """Record the number of the features and, if they have any, their names."""
+        self.__dict__.pop("feature_names_in_", None)
+        self._warns_of_arrays = False
+        if type(X) is np.ndarray:  # spares the search for names, which takes as long as a task
+            self.n_features_in_ = X.shape[1]
+        elif self._names_features(X):
+            self.n_features_in_ = X.n_features
+            if X.feature_names is not None:
+                self.feature_names_in_ = np.array(X.feature_names, dtype=object)
+        else:
+            validate_data(self, X, skip_check_array=True)
+            self._warns_of_arrays = "feature_names_in_" in self.__dict__
+
+    @staticmethod
+    def _names_features(X: Any) -> bool:
+        """Whether X holds tasks and says how their features are called: a TaskSet, a stream."""
+        return hasattr(X, "mean_objective") or hasattr(X, "task_set")
+
+    def _check_feature_names(self, X: Any) -> None:
+        """If X or what was learned from names its features, the names must agree.
+
+        scikit-learn warns of arrays after data frames; those of a TaskSet are arrays themselves.
+        """
+        if type(X) is not np.ndarray or self.__dict__.get("_warns_of_arrays", False):
+            validate_data(self, X, reset=False, skip_check_array=True)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        D = self.__dict__.get("_representation")
+        d = self.n_features_in_
+        if D is not None and (D.shape, D.dtype) != ((d, d), np.float64):
+            raise ValueError(f"its representation has the shape {D.shape}, not {(d, d)}")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_representation" in self.__dict__
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+class MultitaskModel(RepresentationLearner):
+    """Learners that have weights for the very tasks they were fitted to."""
+
+    coef_: Array
+    intercept_: Array
+    labels_: npt.NDArray[np.object_]
+
+    _KEPT: ClassVar[dict[str, type]] = {
+        "coef_": np.ndarray,
+        "intercept_": np.ndarray,
+        "labels_": np.ndarray,
+    }
+
+    def _keep_weights(
+        self, labels: npt.NDArray[np.object_], weights: Array, intercepts: Array
+    ) -> None:
+        self.labels_, self.coef_, self.intercept_ = labels, weights, intercepts
+
+    def predict(self, X: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Array:
+        """Predict with the weights of the task that each row belongs to.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        groups : array-like of shape (n,), optional
+            Task of each row, by its label in `labels_`. Needed if there is more than one task.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
+        check_is_fitted(self)
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_feature_names(X)
+        if groups is None and len(self.labels_) > 1:
+            raise ValueError(
+                f"groups must name the task of each row, one of the {len(self.labels_)} that "
+                f"{type(self).__name__} was fitted to, got None."
+            )
+        tasks = np.zeros(len(data), dtype=np.int64)
+        if groups is not None:
+            places = {label: t for t, label in enumerate(self.labels_)}
+            if len(places) < len(self.labels_):
+                raise ValueError(
+                    f"groups must tell tasks apart, but {type(self).__name__} was fitted to tasks "
+                    "of the same label."
+                )
+            codes, asked = group_codes(groups, len(data), "groups")
+            for label in asked:
+                if label not in places:
+                    raise ValueError(
+                        f"groups must name tasks that {type(self).__name__} was fitted to, got "
+                        f"{label!r}; adapt solves a new task."
+                    )
+            tasks = np.array([places[label] for label in asked])[codes]
+        with np.errstate(over="ignore", invalid="ignore"):
+            prediction: Array = np.sum(data * self.coef_[tasks], axis=1) + self.intercept_[tasks]
+        return check_computed(prediction)

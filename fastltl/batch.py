@@ -1,0 +1,249 @@
+"""BatchLTL and MTL: the best representation for a set of tasks, with a certificate."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar, Self
+
+import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+
+from fastltl._solver import Iteration, Journal, Solution, minimise
+from fastltl._threads import one_blas_thread
+from fastltl._validation import (
+    Array,
+    check_computed,
+    check_count,
+    check_flag,
+    check_lam,
+    check_positive,
+    check_threads,
+)
+from fastltl.base import MultitaskModel, RepresentationLearner, unchanged_on_failure
+
+#: Share of tol to aim for, so that whoever computes the gap anew finds it below tol too.
+SAFETY = 0.9
+
+
+class BatchLearner(RepresentationLearner):
+    """Learners that minimise a mean objective over tasks which they have all at once."""
+
+    #: Whether the objective is that of multitask learning.
+    _penalised: ClassVar[bool]
+
+    objective_: float
+    gap_: float
+    n_iter_: int
+    history_: list[Iteration]
+    _has_converged: bool
+    _broken_off_at: Array
+
+    _KEPT: ClassVar[dict[str, type]] = {
+        "objective_": float,
+        "gap_": float,
+        "n_iter_": int,
+        "history_": list,
+        "_has_converged": bool,
+    }
+
+    def __init__(
+        self,
+        lam: float = 1.0,
+        tol: float = 1e-6,
+        max_iter: int = 500,
+        warm_start: bool = False,
+        fit_intercept: bool = False,
+        n_threads: int | None = None,
+    ) -> None:
+        self.lam = lam
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.fit_intercept = fit_intercept
+        self.n_threads = n_threads
+
+    def fit(
+        self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
+    ) -> Self:
+        tasks = self._task_set(X, y, groups)
+        journal = self._journal()
+        try:
+            with unchanged_on_failure(self), one_blas_thread():
+                objective = self._objective(tasks, check_threads(self.n_threads))
+                start = self._start(tasks.n_features) if self.warm_start else None
+                self._remember_features(tasks if y is None else X)
+                self._solve(tasks, objective, start, journal)
+        except BaseException:
+            if self.warm_start and journal.latest is not None:
+                self._broken_off_at = journal.latest
+            raise
+        if not self._has_converged:
+            advice = "scale the features alike, or raise max_iter"
+            if self.n_iter_ < self.max_iter:
+                advice = "rounding errors allow no more, scale the features alike or raise tol"
+            warnings.warn(
+                f"{type(self).__name__} stopped after {self.n_iter_} iterations with a gap of "
+                f"{self.gap_:.3g}, above tol={self.tol!r} times the objective of "
+                f"{self.objective_:.3g}: {advice}.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _journal(self) -> Journal:
+        return Journal(check_lam(self.lam), check_count(self.max_iter, "max_iter"))
+
+    def _start(self, d: int) -> Array | None:
+        """Where a warm start begins: where a fit was broken off, or where the latest ended."""
+        start: Array | None = self.__dict__.pop(
+            "_broken_off_at", self.__dict__.get("_representation")
+        )
+        if start is not None and len(start) != d:
+            raise ValueError(
+                f"X must have the {len(start)} features of the earlier fit that warm_start goes "
+                f"on from, got {d}."
+            )
+        return start
+
+    def _objective(self, tasks: Any, n_threads: int) -> Any:
+        """The objective over tasks, which serves any lam; all parameters are checked first."""
+        check_lam(self.lam)
+        check_positive(self.tol, "tol")
+        check_count(self.max_iter, "max_iter")
+        check_flag(self.warm_start, "warm_start")
+        fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
+        return tasks.mean_objective(self._penalised, fit_intercept, n_threads)
+
+    def _solve(self, tasks: Any, objective: Any, start: Array | None, journal: Journal) -> None:
+        """Minimise the objective from a start, and keep what comes of it."""
+        solution = minimise(objective, start, SAFETY * self.tol, journal)
+        self._has_converged = solution.gap <= self.tol * solution.objective
+        self._keep(solution, objective.target_unit)
+        self._fit_tasks(tasks, objective)
+        objective.rest()
+
+    def _keep(self, solution: Solution, unit: float) -> None:
+        """Keep what was found with targets in this unit."""
+        self.__dict__.pop("_broken_off_at", None)
+        self._representation = solution.D
+        self.objective_ = check_computed(solution.objective * unit * unit)
+        self.gap_ = solution.gap * unit * unit
+        self.n_iter_ = len(solution.history)
+        self.history_ = [
+            Iteration(objective * unit * unit, gap * unit * unit, seconds)
+            for objective, gap, seconds in solution.history
+        ]
+
+    def _fit_tasks(self, tasks: Any, objective: Any) -> None:
+        """What there is to fit beside D."""
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self.history_ = [Iteration(*one) for one in self.history_]
+
+
+class BatchLTL(BatchLearner):
+    """Learn the representation with the least mean training error over a set of tasks.
+
+    min over D PSD with tr D <= 1 / lam of the mean of L(D) = n |(X D X' + n I)^-1 y|^2, the
+    training error of ridge regression with D on each task. This is what `OnlineLTL` approximates
+    without keeping the tasks.
+
+    Parameters
+    ----------
+    lam : float
+        Regularisation: the trace of D is at most 1 / lam. It has to be chosen, by the error on
+        validation tasks; see `select_lam`.
+    tol : float
+        The solver stops when the gap, by which the objective exceeds the optimum at the most, is
+        tol times the objective. Below about 1e-8 rounding errors stop it first.
+    max_iter : int
+        The most iterations.
+    warm_start : bool
+        Whether `fit` starts from the representation that an earlier `fit` has found, with any
+        lam and for any tasks of the same features.
+    fit_intercept : bool
+        Whether to centre X and y inside each task.
+    n_threads : int, optional
+        Threads that share the tasks; by default Numba's number, one for each core. Results have
+        the same bits for any number.
+
+    Attributes
+    ----------
+    D_ : ndarray of shape (d, d)
+        The learned representation; a copy.
+    objective_ : float
+        Mean of L over the tasks, at `D_`.
+    gap_ : float
+        What `objective_` exceeds the optimum by, at the most.
+    n_iter_ : int
+    history_ : list of (objective, gap, seconds)
+        After each iteration, as named tuples; seconds since the start. Empty if the start was
+        good enough.
+    n_features_in_ : int
+
+    Notes
+    -----
+    The gap takes the mean of L for convex, as the paper does. L is not convex everywhere, though
+    it takes a search to find where: see docs/reproduction.md. So the certificate is one among the D
+    around the one found, if not among all. (The objective of `MTL` is convex.)
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> environment = ltl.datasets.make_environment(n_features=10, noise=0.1, random_state=0)
+    >>> learner = ltl.BatchLTL(lam=0.1).fit(environment.tasks(50, n_samples=8))
+    >>> bool(learner.gap_ <= 1e-6 * learner.objective_)
+    True
+    >>> learner.D_.trace().round(6)
+    np.float64(10.0)
+    """
+
+    _penalised = False
+
+
+class MTL(MultitaskModel, BatchLearner):
+    """Multitask learning: the weights of all tasks at once, with trace-norm regularisation.
+
+    min over D PSD with tr D <= 1 / lam of the mean over tasks of
+    min over w of |y - Xw|^2 / n + w' D^+ w, which equals
+    min over W of the mean of |y - Xw|^2 / n, plus lam / T times the squared trace norm of W.
+
+    Parameters
+    ----------
+    lam : float
+        Regularisation: the trace of D is at most 1 / lam. It has to be chosen; see `select_lam`.
+    tol, max_iter, warm_start, n_threads
+        As in `BatchLTL`.
+    fit_intercept : bool
+        Whether to centre X and y inside each task and fit an intercept.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_tasks, d)
+        Weights of each task.
+    intercept_ : ndarray of shape (n_tasks,)
+    labels_ : ndarray of shape (n_tasks,)
+        Names of the tasks, as `predict` knows them.
+    D_ : ndarray of shape (d, d)
+        The learned representation, with which a new task can be solved; a copy.
+    objective_, gap_, n_iter_, history_
+        As in `BatchLTL`.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> environment = ltl.datasets.make_environment(n_features=10, noise=0.1, random_state=0)
+    >>> tasks = environment.tasks(20, n_samples=8)
+    >>> model = ltl.MTL(lam=0.1).fit(tasks)
+    >>> X, y = tasks[3]
+    >>> model.predict(X, groups=[3] * 8).shape
+    (8,)
+    """
+
+    _penalised = True
+
+    def _fit_tasks(self, tasks: Any, objective: Any) -> None:
+        weights = objective.weights(self._representation)
+        self._keep_weights(tasks.labels, weights, objective.intercepts(weights))

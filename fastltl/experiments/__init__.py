@@ -1,0 +1,1 @@
+"""Experiments: comparisons of methods, the paper's figures, and reports of them."""

@@ -1,0 +1,114 @@
+"""What a representation does to one task: weights, loss, gradient; and how to project one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fastltl import _kernels as kernels
+from fastltl._threads import steadily
+from fastltl._validation import (
+    Array,
+    check_computed,
+    check_matrix,
+    check_positive,
+    check_representation,
+    check_symmetric,
+    check_target,
+)
+
+
+def _checked(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array, Array]:
+    D = check_representation(D)
+    X = check_matrix(X, len(D))
+    return D, X, check_target(y, len(X))
+
+
+def ridge_weights(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array:
+    """Weights of ridge regression with a representation: w = D X' (X D X' + n I)^-1 y.
+
+    They minimise |y - Xw|^2 / n + w' D^+ w over the range of D, so D may be singular.
+
+    Parameters
+    ----------
+    D : array-like of shape (d, d)
+        Representation, symmetric positive semidefinite.
+    X : array-like of shape (n, d)
+        Inputs of the task.
+    y : array-like of shape (n,)
+        Targets of the task.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> ltl.ridge_weights([[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [2.0, 0.0]], [1.0, 3.0])
+    array([1., 0.])
+    """
+    D, X, y = _checked(D, X, y)
+    return check_computed(steadily(kernels.ridge_weights, *X.shape, D, X, y))
+
+
+def task_loss(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Training error of ridge regression with D on its own task: n |(X D X' + n I)^-1 y|^2.
+
+    Parameters are those of `ridge_weights`.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> round(ltl.task_loss([[1.0]], [[1.0], [1.0]], [1.0, 1.0]), 12)
+    0.25
+    """
+    D, X, y = _checked(D, X, y)
+    return float(check_computed(steadily(kernels.task_loss, *X.shape, D, X, y)))
+
+
+def task_gradient(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array:
+    """Gradient of `task_loss` at D: -n X' M^-1 (y y' M^-1 + M^-1 y y') M^-1 X, of rank two.
+
+    Parameters are those of `ridge_weights`; the result has the shape of D.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> ltl.task_gradient([[1.0]], [[1.0], [1.0]], [1.0, 1.0]).round(12)
+    array([[-0.25]])
+    """
+    D, X, y = _checked(D, X, y)
+    return check_computed(steadily(kernels.task_gradient, *X.shape, D, X, y))
+
+
+def project(Q: npt.ArrayLike, radius: float) -> Array:
+    """Project a symmetric matrix onto {D PSD, tr D <= radius} in Frobenius norm.
+
+    Eigenvectors are kept; eigenvalues below zero become zero and, where their sum would exceed
+    the radius, all are shifted down by the same amount first.
+
+    Parameters
+    ----------
+    Q : array-like of shape (d, d)
+        Symmetric matrix.
+    radius : float
+        Trace budget, positive.
+
+    Returns
+    -------
+    ndarray of shape (d, d)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastltl as ltl
+    >>> np.diag(ltl.project(np.diag([3.0, 2.5, -1.0]), radius=1.5))
+    array([1. , 0.5, 0. ])
+    """
+    Q = check_symmetric(Q, "Q")
+    radius = check_positive(radius, "radius")
+    projected: Array = steadily(kernels.project, *Q.shape, Q, radius)
+    if not np.isfinite(projected).all():
+        raise ValueError("Q must not be so large that its eigenvalues overflow; scale it down.")
+    return projected

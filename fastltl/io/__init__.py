@@ -1,0 +1,1 @@
+"""Files: tables, streams of tasks, checkpoints."""

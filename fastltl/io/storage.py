@@ -1,0 +1,349 @@
+"""Files that are there whole or not at all, and checkpoints of learners in them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import hashlib
+import json
+import os
+import secrets
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date, datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, NamedTuple
+
+import numpy as np
+
+from fastltl import __version__
+from fastltl._columns import as_objects
+from fastltl._validation import check_path, reason_of
+from fastltl.tasks import TaskSet
+
+#: Of checkpoints. A format once written stays readable: tests keep a sample of each.
+FORMAT = 1
+
+HEADER = "header.json"
+
+#: A checkpoint ends with this and the SHA-256 of all before, in hexadecimal. It is the comment of
+#: the zip file, so that NumPy reads the arrays without knowing.
+SEAL = b"fastltl checkpoint, sha256 "
+DIGITS = 64
+
+#: Bytes read at a time.
+CHUNK = 2**20
+
+
+@contextmanager
+def whole_file(path: str | PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write that takes its name only when it is complete and on the disk.
+
+    Whatever happens before, a file that had the name keeps it. A process that is killed leaves
+    behind what it had written, which `discard_unfinished` removes.
+    """
+    path = Path(os.path.realpath(check_path(path)))
+    if path.exists() and not path.is_file():
+        raise ValueError(f"path must be that of a file, got {path}, which is none.")
+    begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with begun.open("x+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+        begun.replace(path)
+    except BaseException as error:
+        begun.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names of a folder on the disk, too, where it can be opened and that be asked."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def discard_unfinished(path: Path) -> None:
+    """Remove what processes that were killed had begun to write in place of a file."""
+    path = Path(os.path.realpath(path))
+    for begun in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
+        begun.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, in a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.write(content)
+
+
+class Checkpoint(NamedTuple):
+    """What a file says of a learner: its class, parameters, state, and place in a stream."""
+
+    learner: str
+    parameters: dict[str, Any]
+    state: dict[str, Any] | None
+    position: dict[str, Any]
+
+
+class Savable:
+    """An estimator that can be saved, and made anew by `fastltl.load`."""
+
+    #: Attributes that a class adds to what is learned, and their types. They need not be there.
+    _KEPT: ClassVar[dict[str, type]]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Save everything to a file: a later `fastltl.load` goes on as if nothing had happened.
+
+        The file is a NumPy ``.npz`` with a JSON header. It is written whole or not at all: until
+        it is on the disk, one that was there before stays.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> import fastltl as ltl
+        >>> learner = ltl.OnlineLTL(lam=0.1).partial_fit([[1.0, 2.0]], [3.0])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "learner.npz")
+        ...     learner.save(path)
+        ...     again = ltl.load(path)
+        >>> again.n_tasks_seen_, bool((again.D_ == learner.D_).all())
+        (1, True)
+        """
+        write_checkpoint(path, self._checkpoint({}))
+
+    def _checkpoint(self, position: dict[str, Any]) -> Checkpoint:
+        owner = type(self)
+        if not owner.__module__.startswith("fastltl."):
+            raise TypeError(f"save is for the learners of fastltl, got a {owner.__name__}.")
+        parameters: dict[str, Any] = self.get_params(deep=False)  # type: ignore[attr-defined]
+        return Checkpoint(owner.__name__, parameters, self._state(), position)
+
+    def _state(self) -> dict[str, Any] | None:
+        """What was learned, if anything was."""
+        kept = self._kept()
+        return {name: self.__dict__[name] for name in kept if name in self.__dict__} or None
+
+    @classmethod
+    def _kept(cls) -> dict[str, type]:
+        """The attributes that this class and those above it keep."""
+        kept: dict[str, type] = {}
+        for owner in cls.__mro__:
+            kept |= vars(owner).get("_KEPT", {})
+        return kept
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Take over the state of a checkpoint."""
+        kept = self._kept()
+        for name, value in state.items():
+            if not isinstance(value, kept[name]):
+                raise TypeError(f"{name} is a {type(value).__name__}")
+        self.__dict__.update(state)
+
+
+def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write a checkpoint whole or not at all."""
+    arrays: dict[str, np.ndarray] = {}
+    content = {name: _encoded(value, name, arrays) for name, value in checkpoint._asdict().items()}
+    header = {"format": FORMAT, "fastltl": __version__, **content, "checksum": _checksum(arrays)}
+    try:
+        with whole_file(path) as file:
+            _write_archive(file, json.dumps(header, indent=1).encode(), arrays)
+            _seal(file)
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise OSError(
+            error.errno,
+            f"{error.strerror or error}: nothing was saved, and what was saved there before is as "
+            f"it was{'; make room or save elsewhere' if is_full else ''}",
+            os.fspath(path),
+        ) from error
+
+
+def _write_archive(file: BinaryIO, header: bytes, arrays: Mapping[str, np.ndarray]) -> None:
+    """A zip file as `numpy.savez` writes them, without the times that would tell runs apart."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(HEADER), header)
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+        archive.comment = SEAL + b"0" * DIGITS
+
+
+def _seal(file: BinaryIO) -> None:
+    size = file.seek(-DIGITS, os.SEEK_END)
+    digest = _digest(file, size)
+    file.seek(size)
+    file.write(digest)
+
+
+def _digest(file: BinaryIO, size: int) -> bytes:
+    """SHA-256 of the first bytes of a file."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size > 0:
+        chunk = file.read(min(size, CHUNK))
+        if not chunk:
+            break
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.hexdigest().encode()
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of arrays: their names, types, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
+    """The checkpoint in a file, which is only read, never run; or an error that says why not."""
+    with check_path(path).open("rb") as file:
+        _check_seal(file, path)
+        try:
+            header, arrays = _read_archive(file)
+        except Exception as error:
+            raise ValueError(
+                f"{path} is no checkpoint that can be read ({reason_of(error)})."
+            ) from error
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {header.get('format')} and was written by fastltl "
+            f"{header.get('fastltl')}: fastltl {__version__} is too old to read it."
+        )
+    if header.get("checksum") != _checksum(arrays):
+        raise ValueError(f"{path} is damaged: its arrays do not have their checksum.")
+    try:
+        decoded = {name: _decoded(header[name], arrays) for name in Checkpoint._fields}
+    except Exception as error:
+        raise ValueError(
+            f"{path} is no checkpoint that can be read ({reason_of(error)})."
+        ) from error
+    return Checkpoint(**decoded)
+
+
+def _check_seal(file: BinaryIO, path: str | PathLike[str]) -> None:
+    """The file is one that `write_checkpoint` wrote, as it wrote it."""
+    length = len(SEAL) + DIGITS
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    start = file.read(30 + len(HEADER))
+    file.seek(max(0, size - length))
+    end = file.read()
+    if end.startswith(SEAL) and len(end) == length:
+        if _digest(file, size - DIGITS) != end[len(SEAL) :]:
+            raise ValueError(f"{path} is damaged: it does not have its checksum.")
+    elif start and b"PK\x03\x04".startswith(start[:4]) and HEADER.encode().startswith(start[30:]):
+        raise ValueError(f"{path} is cut short: a checkpoint, but not all of it.")
+    else:
+        raise ValueError(f"{path} is not a checkpoint of fastltl.")
+
+
+def _read_archive(file: BinaryIO) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    with zipfile.ZipFile(file) as archive:
+        header = json.loads(archive.read(HEADER))
+        arrays = {}
+        for name in archive.namelist():
+            if name != HEADER:
+                with archive.open(name) as member:
+                    array = np.lib.format.read_array(member, allow_pickle=False)
+                arrays[name.removesuffix(".npy")] = array
+    if not isinstance(header, dict):
+        raise TypeError(f"its header is a {type(header).__name__}")
+    return header, arrays
+
+
+def _encoded(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """A value as JSON has it; what JSON has not is a dict whose only key says what it is."""
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, np.bool_ | np.integer):
+        return value.item()
+    # The nanoseconds of pandas would be lost.
+    if isinstance(value, datetime | date) and not getattr(value, "nanosecond", 0):
+        return {f"${'datetime' if isinstance(value, datetime) else 'date'}": value.isoformat()}
+    if isinstance(value, TaskSet):
+        return {"$tasks": _encoded(value.__reduce__()[1], name, arrays)}
+    if isinstance(value, list | tuple):
+        items = [_encoded(one, f"{name}/{i}", arrays) for i, one in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if isinstance(value, dict):
+        return {key: _encoded(one, f"{name}/{key}", arrays) for key, one in value.items()}
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        if array.dtype.kind in "biuf":
+            arrays[name] = array
+            return {"$array": name}
+        if array.ndim == 1 and array.dtype.kind in "OU":
+            return {"$objects": _encoded(array.tolist(), name, arrays)}
+    owner = (name + "/").split("/")[1]
+    raise TypeError(
+        f"{owner} must be made of numbers, text, dates and arrays of them to be saved, got "
+        f"{type(value).__name__}."
+    )
+
+
+def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """What `_encoded` was given."""
+    if isinstance(value, list):
+        return [_decoded(one, arrays) for one in value]
+    if not isinstance(value, dict):
+        return value
+    kind = next(iter(value), "")
+    if not kind.startswith("$"):
+        return {key: _decoded(one, arrays) for key, one in value.items()}
+    content = value[kind]
+    if kind == "$array":
+        return arrays[content]
+    if kind == "$float":
+        return float(content)
+    if kind == "$date":
+        return date.fromisoformat(content)
+    if kind == "$datetime":
+        return datetime.fromisoformat(content)
+    items = _decoded(content, arrays)
+    if kind == "$tuple":
+        return tuple(items)
+    if kind == "$objects":
+        return as_objects(items)
+    if kind == "$tasks":
+        return _tasks(*items)
+    raise ValueError(f"{kind} is not known")
+
+
+def _tasks(X: Any, y: Any, offsets: Any, labels: Any, names: Any) -> TaskSet:
+    """A TaskSet of packed arrays, if that is what they are."""
+    if not (
+        (X.dtype, y.dtype, offsets.dtype) == (np.float64, np.float64, np.int64)
+        and (X.ndim, y.ndim, offsets.ndim) == (2, 1, 1)
+        and len(offsets) == len(labels) + 1
+        and offsets[0] == 0
+        and offsets[-1] == len(X) == len(y)
+        and (np.diff(offsets) > 0).all()
+        and (names is None or len(names) == X.shape[1])
+    ):
+        raise ValueError("its tasks do not fit together")
+    return TaskSet._packed(X, y, offsets, labels, names)

@@ -1,1 +1,0 @@
-"""Estimators: one task with a given representation, and representations learned from many."""

@@ -1,0 +1,239 @@
+"""How well a representation serves tasks: train on one half of a task, measure on the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastltl import _kernels as kernels
+from fastltl._objective import ridge_paths
+from fastltl._threads import in_pieces
+from fastltl._validation import (
+    Array,
+    as_floats,
+    check_choice,
+    check_computed,
+    check_finite,
+    check_flag,
+    check_representation,
+)
+from fastltl.tasks import TaskSet
+
+#: Metrics by the number under which the kernel knows them. The first is an error.
+METRICS = ("mse", "explained_variance", "r2")
+
+
+def is_error(metric: str) -> bool:
+    """Whether a metric is better when it is smaller."""
+    return metric == "mse"
+
+
+class HeldOut:
+    """Tasks in two halves, prepared once to score any number of representations."""
+
+    def __init__(
+        self,
+        train: TaskSet,
+        test: TaskSet,
+        metric: str = "mse",
+        fit_intercept: bool = False,
+        n_threads: int = 1,
+    ) -> None:
+        self.metric = check_choice(metric, "metric", METRICS)
+        check_aligned(train, test)
+        self.n_threads = n_threads
+        self.tasks = train.reduced(check_flag(fit_intercept, "fit_intercept"), n_threads)
+        # With an intercept the prediction is mean(y) + w . (x - mean(x)): the test half, shifted
+        # by the means of the training half, needs none.
+        self._X = np.concatenate(
+            [X - m for (X, _), m in zip(test, self.tasks.x_means, strict=True)]
+        )
+        self._y = np.concatenate(
+            [y - m for (_, y), m in zip(test, self.tasks.y_means, strict=True)]
+        )
+        self._starts = np.concatenate([[0], np.cumsum(test.sizes)])
+
+    def __len__(self) -> int:
+        return len(self.tasks.sizes)
+
+    @property
+    def n_features(self) -> int:
+        return self.tasks.n_features
+
+    def score(self, representations: Array) -> Array:
+        """Scores of shape (representations, tasks)."""
+        cost = self.tasks.cost_of_dual(self.n_features)
+        return self._score_by(kernels.weights_of_tasks, cost, len(representations), representations)
+
+    def score_followed(self, factor: float, matrices: Array, duals: Array) -> Array:
+        """Scores of the representations factor * matrices, given X D X' of each task for each D.
+
+        Only lower triangles of the matrices are read, and upper ones of the duals.
+        """
+        return self._score_by(
+            kernels.weights_from_duals,
+            self.tasks.cost_of_factor,
+            len(matrices),
+            factor,
+            matrices,
+            duals,
+            self.tasks.corners,
+        )
+
+    def _score_by(self, kernel: Any, cost: float, n_representations: int, *leading: Any) -> Array:
+        """Scores with weights that a kernel computes, at a cost, from what is leading and tasks."""
+        tasks = self.tasks
+        weights = np.empty((n_representations, len(self), self.n_features))
+        in_pieces(
+            kernel,
+            n_representations * len(self),
+            self.n_threads,
+            cost,
+            *leading,
+            tasks.R,
+            tasks.z,
+            tasks.starts,
+            tasks.sizes,
+            weights,
+        )
+        return self.score_weights(weights)
+
+    def score_ridge(self, lams: Array) -> Array:
+        """Scores of ordinary ridge regression, D = I / lam, of shape (lams, tasks)."""
+        return self.score_weights(ridge_paths(self.tasks, lams, self.n_threads))
+
+    def score_weights(self, weights: Array) -> Array:
+        """Scores of shape (k, tasks) of weights of shape (k, tasks, d)."""
+        scores = np.empty(weights.shape[:2])
+        in_pieces(
+            kernels.score_weights,
+            scores.size,
+            self.n_threads,
+            0.3 * self._X.size / len(self),
+            weights,
+            self._X,
+            self._y,
+            self._starts,
+            METRICS.index(self.metric),
+            scores,
+        )
+        return check_computed(scores)
+
+
+def check_aligned(train: Any, test: Any) -> None:
+    """Both are TaskSets, of the same tasks in the same order."""
+    for name, tasks in (("train", train), ("test", test)):
+        if not isinstance(tasks, TaskSet):
+            raise TypeError(f"{name} must be a TaskSet, got {type(tasks).__name__}.")
+        if len(tasks) == 0:
+            raise ValueError(f"{name} must hold at least one task, got none.")
+    if len(train) != len(test):
+        raise ValueError(f"test must hold the {len(train)} tasks of train, got {len(test)}.")
+    for ours, theirs in zip(train.labels, test.labels, strict=True):
+        if ours is not theirs and ours != theirs:
+            raise ValueError(
+                f"test must hold the tasks of train in order, got {theirs!r} where train has "
+                f"{ours!r}."
+            )
+    if train.n_features != test.n_features:
+        raise ValueError(
+            f"test must have the {train.n_features} features of train, got {test.n_features}."
+        )
+
+
+def evaluate(
+    D: npt.ArrayLike,
+    train: TaskSet,
+    test: TaskSet,
+    metric: str = "mse",
+    fit_intercept: bool = False,
+) -> Array:
+    """Fit each task of `train` with the representation D and measure on the same task of `test`.
+
+    Parameters
+    ----------
+    D : array-like of shape (d, d)
+        Representation, symmetric positive semidefinite.
+    train, test : TaskSet
+        The same tasks in the same order, as `TaskSet.split_samples` makes them.
+    metric : {"mse", "explained_variance", "r2"}
+        As scikit-learn defines them, of each task on its own, as fractions. Targets that do not
+        vary, as those of a single sample, give 1 if they are predicted exactly and else 0.
+    fit_intercept : bool
+        Whether to centre the training half of each task and fit an intercept. To be the same as
+        when D was learned.
+
+    Returns
+    -------
+    ndarray of shape (n_tasks,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastltl as ltl
+    >>> tasks = ltl.datasets.make_environment(n_features=5, noise=0.0, random_state=0).tasks(3, 20)
+    >>> ltl.evaluate(1e6 * np.eye(5), *tasks.split_samples(0.5, random_state=0)).round(6)
+    array([0., 0., 0.])
+    """
+    held_out = HeldOut(train, test, metric, fit_intercept)
+    D = check_representation(D, train.n_features)
+    scores: Array = held_out.score(D[None])[0]
+    return scores
+
+
+def relative_improvement(
+    scores: npt.ArrayLike, baseline: npt.ArrayLike, metric: str = "mse"
+) -> float:
+    """By how many percent the mean of scores is better than that of a baseline.
+
+    100 (mean(baseline) - mean(scores)) / |mean(baseline)| for an error, its negative for a metric
+    of which more is better.
+
+    Parameters
+    ----------
+    scores, baseline : array-like of shape (n_tasks,)
+        What `evaluate` returns for two representations on the same tasks.
+    metric : {"mse", "explained_variance", "r2"}
+        What the scores are.
+
+    Returns
+    -------
+    float
+        Positive if the scores are better than the baseline.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> ltl.relative_improvement([0.5, 1.0], baseline=[1.0, 1.0])
+    25.0
+    """
+    check_choice(metric, "metric", METRICS)
+    scores, baseline = as_floats(scores, "scores"), as_floats(baseline, "baseline")
+    if scores.shape != baseline.shape:
+        raise ValueError(
+            f"baseline must have the shape of scores, {scores.shape}, got {baseline.shape}."
+        )
+    ours, theirs = _mean(scores, "scores"), _mean(baseline, "baseline")
+    if theirs == 0.0:
+        raise ValueError("baseline must have a mean other than zero to be improved on, got 0.")
+    gain = theirs - ours if is_error(metric) else ours - theirs
+    percent = 100.0 * gain / abs(theirs)
+    if not np.isfinite(percent):
+        raise ValueError(
+            "scores must not be so much larger than baseline that their ratio overflows, got means "
+            f"of {ours:.3g} and {theirs:.3g}."
+        )
+    return percent
+
+
+def _mean(array: Array, name: str) -> float:
+    if array.size == 0:
+        raise ValueError(f"{name} must hold at least one number, got none.")
+    check_finite(array, name)
+    with np.errstate(over="ignore"):
+        mean = float(array.mean())
+    if not np.isfinite(mean):
+        raise ValueError(f"{name} must not be so large that their mean overflows; scale them down.")
+    return mean
