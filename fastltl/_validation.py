@@ -1,39 +1,34 @@
-"""Arguments at the boundary: an error names the argument, what was wanted and what came."""
+"""Validation of arguments. Each error names the argument, what it must be and what was given."""
 
-import math
 from datetime import date, timedelta
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numba
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_array, column_or_1d
 
-from fastltl import _kernels as kernels
-
 Array = npt.NDArray[np.float64]
-
 Result = TypeVar("Result", float, Array)
 
 _FLOAT64 = np.dtype(np.float64)
 _ndarray = np.ndarray
 
-#: Of some of these float() makes a number, though they are none.
-_NO_NUMBERS = (str, bytes, date, timedelta, np.datetime64, np.timedelta64)
+#: Types that NumPy converts to float64 although they are not numbers.
+_NOT_NUMBERS = (str, bytes, date, timedelta, np.datetime64, np.timedelta64)
 
-#: A matrix counts as symmetric, or PSD, if it is to this fraction of its largest entry or
-#: eigenvalue: far above rounding, far below anything meant.
+#: Largest relative asymmetry, or negative eigenvalue, that counts as a rounding error.
 TOLERANCE = 1e-10
 
 
-def is_ready(array: Any) -> bool:
-    """Whether kernels take the array as it is.
+def is_ready(array: Any) -> TypeGuard[Array]:
+    """Return whether kernels accept the array without a copy.
 
-    They are compiled for writable arrays only: a read-only one has another type in Numba, and
-    copying it costs nothing beside compiling everything twice.
+    Numba would compile each kernel a second time for read-only arrays; a copy is cheaper.
     """
     return type(array) is _ndarray and array.dtype == _FLOAT64 and array.flags.carray
 
@@ -60,29 +55,30 @@ def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
 
 
 def text_or_dates(values: npt.NDArray[Any]) -> str:
-    """Say what an array holds that NumPy would silently turn into numbers; nothing, if none."""
-    strange = values.ravel()[:1].tolist() if values.dtype.kind in "US" else []
+    """Describe the text or dates that an array holds; return "" if it holds neither."""
+    found = values.ravel()[:1].tolist() if values.dtype.kind in "US" else []
     if values.dtype == object:
-        strange = [value for value in values.flat if isinstance(value, _NO_NUMBERS)]
-    if strange:
-        return f"{values.dtype} that holds {strange[0]!r}"
+        found = [value for value in values.flat if isinstance(value, _NOT_NUMBERS)]
+    if found:
+        return f"{values.dtype} that holds {found[0]!r}"
     return str(values.dtype) if values.dtype.kind in "USmM" else ""
 
 
 def as_floats(array: npt.ArrayLike, name: str) -> Array:
-    """A writable, C-contiguous float64 array of the same numbers, whatever its shape."""
-    if type(array) is _ndarray and array.dtype.kind in "fiub":  # spares a search of 0.1 ms
+    """Convert an array of any shape to a writable, C-contiguous float64 array."""
+    if is_ready(array):
+        return array
+    if type(array) is _ndarray and array.dtype.kind in "fiub":  # check_array takes 0.1 ms
         return np.require(array, np.float64, ["C", "A", "W"])
     wanted = f"{name} must be an array of real numbers"
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{wanted}, got a masked one: fill or drop the masked values first.")
+        raise TypeError(f"{wanted}, got a masked array: fill or drop the masked values first.")
     try:
         values = np.asarray(array)
-        strange = text_or_dates(values)
+        not_numeric = text_or_dates(values)
         floats = check_array(
             values if isinstance(array, list | tuple) else array,
-            dtype=None if strange else np.float64,
-            order="C",
+            dtype=None if not_numeric else np.float64,
             ensure_2d=False,
             allow_nd=True,
             ensure_all_finite=False,
@@ -91,34 +87,34 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
             input_name=name,
         )
     except (TypeError, ValueError, OverflowError) as error:
-        reason = str(error).splitlines()[0]
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{wanted}, got {type(array).__name__} ({reason})") from error
-    if strange:
-        raise ValueError(f"{wanted}, got one of dtype {strange}.")
+        raise kind(f"{wanted}, got {type(array).__name__} ({reason_of(error)})") from error
+    if not_numeric:
+        raise ValueError(f"{wanted}, got dtype {not_numeric}.")
     return np.require(floats, requirements=["C", "A", "W"])
 
 
 def reason_of(error: Exception) -> str:
-    """What an error of a library says, in one line that is not too long."""
+    """Return the first line of an error's message, at most 300 characters long."""
     return shorten(str(error).partition("\n")[0], 300, placeholder=" ...") or type(error).__name__
 
 
 def check_finite(array: Array, name: str) -> None:
-    """Every entry is finite; else say which is not."""
-    if not kernels.all_finite(array):
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        value = "NaN" if np.isnan(array[place]) else f"{array[place]}"
-        where = place[0] if len(place) == 1 else place
+    """Check that every entry is finite; an error gives the first that is not."""
+    finite = np.isfinite(array)
+    if not finite.all():
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        value = "NaN" if np.isnan(array[index]) else f"{array[index]}"
+        where = index[0] if len(index) == 1 else index
         raise ValueError(f"{name} must hold finite numbers only, got {value} at index {where}.")
 
 
 def check_computed(result: Result) -> Result:
-    """A result of finite arguments is finite too, unless they were too large or too small."""
-    if not (math.isfinite(result) if type(result) is float else np.isfinite(result).all()):
+    """Check that a result is finite; finite arguments can still overflow or underflow."""
+    if not np.isfinite(result).all():
         raise ValueError(
-            "D, X and y must not be so large, or so small, that results overflow or lose all their "
-            "digits; scale X and y."
+            "D, X and y must not be so large or so small that results overflow or lose all "
+            "precision; rescale X and y."
         )
     return result
 
@@ -129,19 +125,17 @@ def check_matrix(
     name: str = "X",
     owner: str = "this representation",
 ) -> Array:
-    """A finite matrix with a row per sample and a column per feature."""
-    A: Array = X if is_ready(X) else as_floats(X, name)  # type: ignore[assignment]
+    """Return X as a finite matrix with a row per sample and a column per feature."""
+    A = as_floats(X, name)
     if A.ndim != 2:
         raise ValueError(
             f"{name} must be a 2-D array of shape (samples, features), got an array of shape "
             f"{A.shape}. Reshape your data with reshape(-1, 1) if it has a single feature or "
             "reshape(1, -1) if it is a single sample."
         )
-    for size, thing in zip(A.shape, ("sample(s)", "feature(s)"), strict=True):
-        if size == 0:
-            raise ValueError(
-                f"{name} has 0 {thing} (shape={A.shape}) while a minimum of 1 is required."
-            )
+    if A.size == 0:
+        what = "feature(s)" if len(A) else "sample(s)"
+        raise ValueError(f"{name} has 0 {what} (shape={A.shape}) while a minimum of 1 is required.")
     if n_features is not None and A.shape[1] != n_features:
         raise ValueError(
             f"{name} has {A.shape[1]} features, but {owner} is expecting {n_features} features "
@@ -152,76 +146,64 @@ def check_matrix(
 
 
 def check_target(y: npt.ArrayLike | None, n_samples: int, owner: str = "a task") -> Array:
-    """A finite vector with one value per sample."""
+    """Return y as a finite vector with one value per sample."""
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    v: Array = y if is_ready(y) else as_floats(y, "y")  # type: ignore[assignment]
+    v = as_floats(y, "y")
     if v.ndim == 2 and v.shape[1] == 1:
         v = column_or_1d(v, warn=True)  # warns as scikit-learn does
-    if v.ndim != 1:
+    if v.shape != (n_samples,):
         raise ValueError(
-            f"y should be a 1d array with one value for each of the {n_samples} rows of X, got an "
-            f"array of shape {v.shape} instead."
-        )
-    if len(v) != n_samples:
-        raise ValueError(
-            f"y must have one value for each of the {n_samples} rows of X, got {len(v)} values."
+            f"y must have one value for each of the {n_samples} rows of X, got shape {v.shape}."
         )
     check_finite(v, "y")
     return v
 
 
 def check_symmetric(A: npt.ArrayLike, name: str) -> Array:
-    """A finite symmetric matrix, made symmetric to the bit."""
+    """Return a finite symmetric matrix, with rounding errors in its symmetry removed."""
     A = as_floats(A, name)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or A.size == 0:
         raise ValueError(f"{name} must be a square matrix, got an array of shape {A.shape}.")
     check_finite(A, name)
-    half = A / 2  # so that nothing overflows
+    half = A / 2  # the sum of two halves cannot overflow
     asymmetry = float(np.abs(half - half.T).max())
     if asymmetry > TOLERANCE * np.abs(half).max():
-        raise ValueError(
-            f"{name} must be symmetric, got entries that differ from their mirror image by up to "
-            f"{2 * asymmetry:.3g}."
-        )
+        raise ValueError(f"{name} must be symmetric, got an asymmetry of {2 * asymmetry:.3g}.")
     return half + half.T
 
 
 def check_representation(D: npt.ArrayLike, n_features: int | None = None) -> Array:
-    """A symmetric positive semidefinite matrix with a row per feature."""
-    if hasattr(D, "get_params"):  # a learner, or the class of one
+    """Return D as a symmetric positive semidefinite matrix with a row per feature."""
+    if hasattr(D, "get_params"):  # a learner, or its class
         name = D.__name__ if isinstance(D, type) else type(D).__name__
         raise TypeError(f"D must be an array of real numbers, got {name}: pass its D_.")
     D = check_symmetric(D, "D")
     if n_features is not None and len(D) != n_features:
-        raise ValueError(
-            f"D must have a row for each of the {n_features} features, got shape {D.shape}."
-        )
+        raise ValueError(f"D must have a row per feature ({n_features}), got shape {D.shape}.")
     values = np.linalg.eigvalsh(D)
     if values[0] < -TOLERANCE * max(values[-1], 0.0):
-        raise ValueError(
-            f"D must be positive semidefinite, got one with the eigenvalue {values[0]:.3g}."
-        )
+        raise ValueError(f"D must be positive semidefinite, got the eigenvalue {values[0]:.3g}.")
     return D
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    """Whether it is a number; to Python truth values are numbers too, to NumPy durations."""
+    """Return whether a value is a number; booleans and durations are not."""
     return isinstance(value, kind) and not isinstance(value, bool | np.timedelta64)
 
 
 def _as_float(value: Any) -> float:
-    """A real number as a float, NaN for what is none."""
-    if type(value) is float:  # spares a search of abstract classes, as long as a small task takes
+    """Convert a real number to a float, anything else to NaN."""
+    if type(value) is float:  # isinstance(value, Real) is slow
         return value
     try:
         return float(value) if _is_number(value, Real) else np.nan
-    except OverflowError:  # a whole number or a fraction larger than any float
+    except OverflowError:  # an integer or a fraction larger than any float
         return np.inf
 
 
 def check_positive(value: Any, name: str, wanted: str = "a positive finite number") -> float:
-    """A positive finite number."""
+    """Return a positive finite number as a float."""
     number = _as_float(value)
     if 0 < number < np.inf:
         return number
@@ -229,83 +211,75 @@ def check_positive(value: Any, name: str, wanted: str = "a positive finite numbe
 
 
 def check_from_zero(value: Any, name: str) -> float:
-    """A finite number that is not negative."""
+    """Return a non-negative finite number as a float."""
     if _as_float(value) == 0:
         return 0.0
-    return check_positive(value, name, "a finite number from 0 up")
+    return check_positive(value, name, "a non-negative finite number")
 
 
 def check_count(value: Any, name: str) -> int:
-    """A whole number from 1 up."""
+    """Return a positive integer that fits in 64 bits."""
     if not _is_number(value, Integral) or int(value) < 1:
-        raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}.")
+        raise ValueError(f"{name} must be a positive integer, got {value!r}.")
     if int(value) >= 2**63:
-        raise ValueError(f"{name} must be a whole number below 2^63, got {value!r}.")
+        raise ValueError(f"{name} must be an integer below 2^63, got {value!r}.")
     return int(value)
 
 
 def check_threads(n_threads: Any) -> int:
-    """A number of threads; None is Numba's, by default one for each core."""
+    """Return a number of threads; None means Numba's default, one per core."""
     if n_threads is None:
         return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     return check_count(n_threads, "n_threads")
 
 
 def check_flag(value: Any, name: str) -> bool:
-    """True or False."""
+    """Return True or False."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise ValueError(f"{name} must be True or False, got {value!r}.")
 
 
 def check_path(path: Any) -> Path:
-    """The name of a file."""
-    try:
-        named = Path(path)
-    except TypeError:
-        raise TypeError(f"path must name a file, got {path!r}.") from None
+    """Return a file name as a Path."""
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"path must name a file, got {path!r}.")
     if not str(path):
         raise ValueError("path must name a file, got ''.")
-    return named
+    return Path(path)
 
 
 def check_generator(random_state: Any) -> np.random.Generator:
-    """A generator of random numbers from a seed, or the one given."""
+    """Return a random generator for a seed, or the generator given."""
     try:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            "random_state must be None, a whole number from 0 up or a numpy Generator, "
-            f"got {random_state!r}."
+            f"random_state must be None, an integer >= 0 or a Generator, got {random_state!r}."
         ) from error
 
 
-def check_lam(lam: Any) -> float:
-    """A positive number with a finite inverse, which is returned: the radius 1 / lam."""
-    radius = 1.0 / check_positive(lam, "lam")
+def check_lam(lam: Any, name: str = "lam") -> float:
+    """Check that lam is positive and return the radius 1 / lam, which must be finite."""
+    radius = 1.0 / check_positive(lam, name)
     if radius == np.inf:
-        raise ValueError(f"lam must be large enough for 1 / lam to be finite, got {lam!r}.")
+        raise ValueError(f"{name} must be large enough for 1 / lam to be finite, got {lam!r}.")
     return radius
 
 
 def check_lams(lams: npt.ArrayLike) -> Array:
-    """Values of lam, in the order given."""
+    """Return a copy of a sequence of values of lam, in the order given."""
     values = as_floats(lams, "lams").copy()
     if values.ndim != 1 or values.size == 0:
-        got = (
-            f"{values}, a number: write [{values}]" if values.ndim == 0 else f"shape {values.shape}"
-        )
+        got = f"shape {values.shape}" if values.ndim else f"the number {values}"
         raise ValueError(f"lams must be a sequence of at least one number, got {got}.")
     for i, lam in enumerate(values.tolist()):
-        try:
-            check_lam(lam)
-        except ValueError as error:
-            raise ValueError(f"lams[{i}]: {error}") from None
+        check_lam(lam, f"lams[{i}]")
     return values
 
 
 def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
-    """One of a few words."""
+    """Return a value that is one of the choices."""
     if isinstance(value, str) and value in choices:
         return value
     raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")

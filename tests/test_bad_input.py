@@ -832,10 +832,10 @@ HINTS = {
     "fractions, NaN": (lambda: TASKS.split([0.5, np.nan]), "fractions must be a sequence"),
     "fractions, text": (lambda: TASKS.split(["0.5"]), "fractions must be an array of real numbers"),
     "fractions, too many": (lambda: TASKS.split([0.5, 0.6]), "fractions must be a sequence"),
-    "random_state, text": (lambda: TASKS.split([0.5], "0"), "random_state must be None, a whole"),
+    "random_state, text": (lambda: TASKS.split([0.5], "0"), "random_state must be None, an integer"),
     "random_state, negative": (
         lambda: make_environment(random_state=-1),
-        "random_state must be None, a whole",
+        "random_state must be None, an integer",
     ),
     "metric": (lambda: ltl.evaluate(D, *HALVES, metric="MSE"), "metric must be one of 'mse'"),
     "fit_intercept": (

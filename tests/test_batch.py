@@ -326,10 +326,10 @@ def test_predictions_are_those_of_each_task():
     [
         ({"lam": 0.0}, "lam must be a positive finite number, got 0.0"),
         ({"tol": -1e-6}, "tol must be a positive finite number, got -1e-06"),
-        ({"max_iter": 0}, "max_iter must be a whole number from 1 up, got 0"),
+        ({"max_iter": 0}, "max_iter must be a positive integer, got 0"),
         ({"warm_start": "yes"}, "warm_start must be True or False, got 'yes'"),
         ({"fit_intercept": 1}, "fit_intercept must be True or False, got 1"),
-        ({"n_threads": 0}, "n_threads must be a whole number from 1 up, got 0"),
+        ({"n_threads": 0}, "n_threads must be a positive integer, got 0"),
     ],
 )
 def test_a_bad_parameter_is_named_and_changes_nothing(learner, change, message):

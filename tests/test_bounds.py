@@ -98,9 +98,9 @@ def test_input_covariance_norm_is_that_of_the_mean():
     ("change", "message"),
     [
         ({"lam": 0.0}, "lam must be a positive finite number, got 0.0"),
-        ({"T": 0}, "T must be a whole number from 1 up, got 0"),
-        ({"T": 2.5}, "T must be a whole number from 1 up, got 2.5"),
-        ({"n": -1}, "n must be a whole number from 1 up, got -1"),
+        ({"T": 0}, "T must be a positive integer, got 0"),
+        ({"T": 2.5}, "T must be a positive integer, got 2.5"),
+        ({"n": -1}, "n must be a positive integer, got -1"),
         ({"delta": 1.5}, r"delta must be a number in \(0, 1\], got 1.5"),
         ({"delta": 0}, r"delta must be a number in \(0, 1\], got 0"),
         ({"input_norm": -1.0}, "input_norm must be a positive finite number"),

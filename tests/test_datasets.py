@@ -45,13 +45,13 @@ def test_one_seed_gives_everything():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank": 0}, "rank must be a whole number from 1 up, got 0"),
+        ({"rank": 0}, "rank must be a positive integer, got 0"),
         ({"rank": 7}, "rank must be at most n_features=6, got 7"),
-        ({"n_features": 2.5}, "n_features must be a whole number from 1 up, got 2.5"),
-        ({"noise": -1}, "noise must be a finite number from 0 up, got -1"),
+        ({"n_features": 2.5}, "n_features must be a positive integer, got 2.5"),
+        ({"noise": -1}, "noise must be a non-negative finite number, got -1"),
         ({"noise": np.nan}, "noise must be"),
         ({"signal": 0}, "signal must be a positive finite number, got 0"),
-        ({"random_state": -1}, "random_state must be None, a whole number from 0 up or a numpy"),
+        ({"random_state": -1}, "random_state must be None, an integer >= 0 or a Generator"),
     ],
 )
 def test_a_bad_argument_is_named(arguments, message):
@@ -61,9 +61,9 @@ def test_a_bad_argument_is_named(arguments, message):
 
 def test_a_bad_number_of_tasks_is_named():
     environment = ltl.datasets.make_environment(6)
-    with pytest.raises(ValueError, match="n_tasks must be a whole number from 1 up, got -3"):
+    with pytest.raises(ValueError, match="n_tasks must be a positive integer, got -3"):
         environment.tasks(-3, 5)
-    with pytest.raises(ValueError, match="n_samples must be a whole number from 1 up, got 0"):
+    with pytest.raises(ValueError, match="n_samples must be a positive integer, got 0"):
         environment.tasks(3, 0)
 
 

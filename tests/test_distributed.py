@@ -265,7 +265,7 @@ def test_bad_arguments(client, arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         ShardedTaskSet(**{"shards": shards(2), "client": client} | arguments)
     tasks = ShardedTaskSet(shards(2), client)
-    with pytest.raises(ValueError, match="every must be a whole number from 1 up, got 0"):
+    with pytest.raises(ValueError, match="every must be a positive integer, got 0"):
         fit_sharded(ltl.OnlineLTL(), tasks, every=0)
     with pytest.raises(ValueError, match="lam must be"):
         fit_sharded(ltl.OnlineLTL(-1), tasks)

@@ -48,7 +48,7 @@ def test_bad_arguments_are_named(halves):
     train, test = halves
     with pytest.raises(ValueError, match="metric must be one of 'mse', 'explained_variance', 'r2'"):
         ltl.evaluate(np.eye(3), train, test, metric="mae")
-    with pytest.raises(ValueError, match="D must have a row for each of the 3 features"):
+    with pytest.raises(ValueError, match=r"D must have a row per feature \(3\)"):
         ltl.evaluate(np.eye(2), train, test)
     with pytest.raises(ValueError, match="in order, got 4 where train has 0"):
         ltl.evaluate(np.eye(3), train, test[::-1])

@@ -481,7 +481,7 @@ BAD_TASKS = {
     "too few targets": (
         [[1.0, 1.0], [0, 0]],
         [1.0],
-        "y must have one value for each of the 2 rows of X, got 1",
+        "y must have one value for each of the 2 rows of X, got shape",
     ),
     "no target": ([[1.0, 1.0]], None, "requires y"),
     "1-D X": ([1.0, 1.0], [1.0, 2.0], r"X must be a 2-D array .* got an array of shape \(2,\)"),
@@ -490,13 +490,13 @@ BAD_TASKS = {
         [1.0],
         r"X must be a 2-D array .* got an array of shape \(1, 2, 2\)",
     ),
-    "two targets": ([[1.0, 1.0]], [[1.0, 2.0]], "y should be a 1d array"),
+    "two targets": ([[1.0, 1.0]], [[1.0, 2.0]], "y must have one value for each of the 1 rows"),
     "text": ([["a", "b"]], [1.0], "X must be an array of real numbers"),
     "complex": (np.ones((1, 2)) * 1j, [1.0], "X must be an array of real numbers"),
     "masked": (
         np.ma.masked_equal([[1.0, 2.0]], 2.0),
         [1.0],
-        "X must be an array of real numbers, got a masked one",
+        "X must be an array of real numbers, got a masked array",
     ),
     "masked y": (
         [[1.0, 1.0], [0, 0]],

@@ -59,10 +59,10 @@ def test_lam_is_ignored_when_there_is_a_representation():
         ([[1.0, 2.0], [0.0, 1.0]], "D must be symmetric"),
         (
             [[1.0, 0.0], [0.0, -1.0]],
-            "D must be positive semidefinite, got one with the eigenvalue -1",
+            "D must be positive semidefinite, got the eigenvalue -1",
         ),
         ([[-1.0, 0.0], [0.0, -1.0]], "D must be positive semidefinite"),
-        (np.eye(3), r"D must have a row for each of the 2 features, got shape \(3, 3\)"),
+        (np.eye(3), r"D must have a row per feature \(2\), got shape \(3, 3\)"),
         (np.ones((2, 3)), "D must be a square matrix"),
         (np.ones(2), r"D must be a square matrix, got an array of shape \(2,\)"),
         ([[np.nan, 0.0], [0.0, 1.0]], "D must hold finite numbers only"),
