@@ -1,4 +1,4 @@
-"""TaskSet: many small regression tasks of different sizes, packed into two flat arrays."""
+"""Many small regression tasks of different sizes, packed into two arrays."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from fastltl._validation import (
 )
 
 Task = tuple[Array, Array]
+Indices = npt.NDArray[np.int64]
 Names = tuple[str, ...] | None
 
 
 class TaskSet:
-    """An immutable sequence of tasks (X, y) with the same features and any number of samples.
+    """Immutable sequence of tasks (X, y) that share their features but not their sizes.
 
-    The rows of all tasks lie one after another in one array, the targets in another; a task, and
-    a slice of tasks, is a view of them. Arrays are float64 and read-only.
+    One array holds the rows of all tasks, one after another, and a second array the targets.
+    Tasks and slices of tasks are views. All arrays are float64 and read-only.
 
     Parameters
     ----------
     tasks : iterable of (X, y)
         X is array-like of shape (n, d), y of shape (n,). n may differ from task to task.
     labels : sequence of hashable, optional
-        One name per task; by default 0, 1, 2, ...
+        One label per task, by default 0, 1, 2, ...
 
     Examples
     --------
@@ -60,7 +61,7 @@ class TaskSet:
 
     _X: Array
     _y: Array
-    _offsets: npt.NDArray[np.int64]
+    _offsets: Indices
     _labels: npt.NDArray[np.object_]
     _names: Names
 
@@ -71,13 +72,13 @@ class TaskSet:
         for i, task in enumerate(tasks):
             width = checked[0][0].shape[1] if checked else None
             checked.append(check_task(task, f"task {i}", width))
-            names = _same_names(names, _names_of(task[0]), i)
+            names = _merge_names(names, _feature_names(task[0]), i)
         if not checked:
             raise ValueError("tasks must hold at least one task (X, y), got none.")
         if labels is None:
             labels = range(len(checked))
         elif not isinstance(labels, Sized):
-            raise TypeError(f"labels must be a sequence of names, got {type(labels).__name__}.")
+            raise TypeError(f"labels must be a sequence, got {type(labels).__name__}.")
         elif len(labels) != len(checked):
             raise ValueError(
                 f"labels must have one entry for each of the {len(checked)} tasks, "
@@ -92,14 +93,9 @@ class TaskSet:
         )
 
     def _pack(
-        self,
-        X: Array,
-        y: Array,
-        offsets: npt.NDArray[np.int64],
-        labels: npt.NDArray[np.object_],
-        names: Names,
+        self, X: Array, y: Array, offsets: Indices, labels: npt.NDArray[np.object_], names: Names
     ) -> None:
-        """Take the arrays as they are and forbid writing to them."""
+        """Store the arrays, without a copy, and make them read-only."""
         self._X, self._y, self._offsets, self._labels = X, y, offsets, labels
         self._names = names
         for array in (X, y, offsets, labels):
@@ -107,16 +103,17 @@ class TaskSet:
 
     @classmethod
     def _packed(cls, *arrays: Any) -> TaskSet:
-        made = cls.__new__(cls)
-        made._pack(*arrays)
-        return made
+        """Create a TaskSet from the arguments of `_pack`."""
+        tasks = cls.__new__(cls)
+        tasks._pack(*arrays)
+        return tasks
 
     @classmethod
     def from_groups(cls, X: npt.ArrayLike, y: npt.ArrayLike, groups: npt.ArrayLike) -> TaskSet:
-        """Rows with the same group are a task; rows of a task need not be adjacent.
+        """Create one task from the rows of each group; the rows need not be adjacent.
 
-        Tasks come in the order in which their groups first appear, rows in the order given; the
-        groups become the labels.
+        Tasks are ordered by the first appearance of their groups and labelled by them. Rows keep
+        their order within a task.
 
         Examples
         --------
@@ -125,7 +122,7 @@ class TaskSet:
         >>> list(ts.labels), ts[0][0].ravel()
         (['b', 'a'], array([1., 3.]))
         """
-        names = _names_of(X)
+        names = _feature_names(X)
         X = check_matrix(X)
         y = check_target(y, len(X))
         return cls._grouped(X, y, *group_codes(groups, len(X), "groups"), names)
@@ -134,17 +131,17 @@ class TaskSet:
     def from_frame(
         cls, df: Any, task: str, target: str, features: Sequence[str] | None = None
     ) -> TaskSet:
-        """Tasks from a table: one column names the task, one is the target, others the features.
+        """Create tasks from a table with a task column, a target column and feature columns.
 
         Parameters
         ----------
         df : data frame
-            Anything whose columns have names and can be taken by name: pandas, polars, pyarrow,
-            a dict of arrays; or, if pyarrow is installed, anything with ``__dataframe__``.
+            A pandas, polars or pyarrow table, a dict of arrays or, if pyarrow is installed, any
+            object with ``__dataframe__``.
         task, target : str
-            Columns that hold the task of each row and its target.
+            Names of the columns that hold the task and the target of each row.
         features : sequence of str, optional
-            Columns to learn from, all numeric; by default all the others.
+            Names of the numeric columns to learn from, by default all other columns.
 
         Examples
         --------
@@ -162,13 +159,9 @@ class TaskSet:
 
     @classmethod
     def _grouped(
-        cls,
-        X: Array,
-        y: Array,
-        codes: npt.NDArray[np.int64],
-        labels: list[Hashable],
-        names: Names,
+        cls, X: Array, y: Array, codes: Indices, labels: list[Hashable], names: Names
     ) -> TaskSet:
+        """Create tasks from rows, given the index of each row's task."""
         order = np.argsort(codes, kind="stable")
         sizes = np.bincount(codes, minlength=len(labels))
         offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -186,7 +179,7 @@ class TaskSet:
     def __getitem__(self, which: slice | npt.ArrayLike) -> TaskSet: ...
 
     def __getitem__(self, which: Any) -> Task | TaskSet:
-        """A task for an integer; a TaskSet for a slice, a list of integers or a mask."""
+        """Return a task for an integer, a TaskSet for a slice, a list of integers or a mask."""
         try:
             i = range(len(self))[operator.index(which)]
         except TypeError:
@@ -199,8 +192,7 @@ class TaskSet:
         chosen = np.arange(len(self))[which]
         if chosen.ndim != 1:
             raise IndexError(
-                "tasks are taken by an integer, a slice, a list of integers or a mask, "
-                f"got {which!r}."
+                f"index must be an integer, a slice, a list of integers or a mask, got {which!r}."
             )
         if isinstance(which, slice) and which.step in (None, 1):
             offsets = self._offsets[which.indices(len(self))[0] :][: len(chosen) + 1]
@@ -209,12 +201,8 @@ class TaskSet:
             return self._packed(
                 self._X[rows], self._y[rows], offsets - offsets[0], labels, self._names
             )
-        gathered = _concatenated(
-            [np.arange(self._offsets[i], self._offsets[i + 1]) for i in chosen]
-        )
-        offsets = np.concatenate([[0], np.cumsum(self.sizes[chosen])])
-        labels = self._labels[chosen]
-        return self._packed(self._X[gathered], self._y[gathered], offsets, labels, self._names)
+        indices = [np.arange(self._offsets[i], self._offsets[i + 1]) for i in chosen]
+        return self._take(indices, self._labels[chosen])
 
     def __repr__(self) -> str:
         return f"TaskSet({len(self)} tasks, {self.n_features} features, {len(self._y)} samples)"
@@ -234,20 +222,20 @@ class TaskSet:
 
     @property
     def labels(self) -> npt.NDArray[np.object_]:
-        """Name of each task."""
+        """Label of each task."""
         return self._labels
 
     @property
     def feature_names(self) -> Names:
-        """Names of the features if they came from a data frame, else None."""
+        """Names of the features, or None if the inputs had none."""
         return self._names
 
     def with_names(self, names: Sequence[str]) -> TaskSet:
-        """The same tasks with names for their features."""
+        """Return the same tasks with these feature names."""
         return self._packed(self._X, self._y, self._offsets, self._labels, tuple(names))
 
     def map_inputs(self, change: Callable[[Array], npt.ArrayLike]) -> TaskSet:
-        """The same tasks with other inputs: `change` is called once, with the rows of all tasks.
+        """Replace the inputs X by `change(X)`, called once with the rows of all tasks.
 
         Examples
         --------
@@ -264,12 +252,12 @@ class TaskSet:
         return self._packed(X.copy(), self._y, self._offsets, self._labels, names)
 
     def reduced(self, fit_intercept: bool, n_threads: int) -> ReducedTasks:
-        """The tasks, centred if so wished, with no more rows than the rank of their inputs."""
+        """Reduce each task, centred if `fit_intercept`, to as many rows as its inputs' rank."""
         return reduce_tasks(self._X, self._y, self._offsets, fit_intercept, n_threads)
 
     @property
     def largest_target(self) -> float:
-        """The largest target, without its sign; 1 if all are 0."""
+        """Largest absolute target, or 1 if all targets are 0."""
         return float(np.abs(self._y).max()) or 1.0
 
     def mean_objective(
@@ -279,27 +267,25 @@ class TaskSet:
         n_threads: int,
         target_unit: float | None = None,
     ) -> MeanObjective:
-        """What batch learners minimise: value, gradient and curvature of a mean over the tasks.
+        """Create the objective of the batch learners, a mean over the tasks.
 
-        Targets are in units of the largest, unless told otherwise.
+        Targets are divided by `target_unit`, by default `largest_target`.
         """
         unit = self.largest_target if target_unit is None else target_unit
         in_units = self._y / unit
-        in_units.flags.writeable = False  # as the targets are: kernels would compile for both
+        in_units.flags.writeable = False  # like X; another type would compile the kernels again
         reduced = reduce_tasks(self._X, in_units, self._offsets, fit_intercept, n_threads)
         return MeanObjective(reduced, unit, penalised, n_threads)
 
     def split(
-        self,
-        fractions: Sequence[float],
-        random_state: int | np.random.Generator | None = None,
+        self, fractions: Sequence[float], random_state: int | np.random.Generator | None = None
     ) -> tuple[TaskSet, ...]:
-        """Divide the tasks at random, each whole, into parts of the given fractions.
+        """Split the tasks at random into parts of the given fractions.
 
         Parameters
         ----------
         fractions : sequence of float
-            Positive, with a sum of at most 1. What they leave over is in no part.
+            Positive numbers with a sum of at most 1. If the sum is smaller, tasks are left out.
         random_state : int, Generator or None
             Seed of the shuffle.
 
@@ -312,14 +298,14 @@ class TaskSet:
         [2, 4, 2]
         """
         wanted = as_floats(fractions, "fractions")
-        fits = wanted.ndim == 1 and wanted.size > 0 and (wanted > 0).all()
-        if not (fits and wanted.sum() <= 1 + 1e-9):
+        are_positive = wanted.ndim == 1 and wanted.size > 0 and (wanted > 0).all()
+        if not (are_positive and wanted.sum() <= 1 + 1e-9):
             raise ValueError(
                 "fractions must be a sequence of positive numbers with a sum of at most 1, got "
                 f"{fractions!r}."
             )
         order = check_generator(random_state).permutation(len(self))
-        # Adding 1e-9 tasks before rounding makes 0.1 + 0.2 of ten tasks three, as written.
+        # The 1e-9 absorbs rounding errors in the cumulative sum.
         ends = np.floor(np.cumsum(wanted) * len(self) + 0.5 + 1e-9).astype(int)
         starts = np.concatenate([[0], ends[:-1]])
         if (ends == starts).any():
@@ -332,14 +318,15 @@ class TaskSet:
     def split_samples(
         self, fraction: float, random_state: int | np.random.Generator | None = None
     ) -> tuple[TaskSet, TaskSet]:
-        """Divide the samples of every task at random: (train, test), with the same tasks in order.
+        """Split the samples of every task at random into a train and a test set.
 
-        Each side gets at least one sample of each task, so every task needs two.
+        Both sets have the same tasks in the same order and at least one sample of each task, so
+        every task needs at least two samples.
 
         Parameters
         ----------
         fraction : float
-            Share of a task's samples that goes to train, between 0 and 1.
+            Fraction of each task's samples in the train set, between 0 and 1.
         random_state : int, Generator or None
             Seed of the shuffle.
 
@@ -359,43 +346,40 @@ class TaskSet:
             raise ValueError(
                 f"split_samples needs at least 2 samples in every task, got 1 in task {label!r}."
             )
-        random = check_generator(random_state)
+        generator = check_generator(random_state)
         n_train = np.clip(np.floor(fraction * self.sizes + 0.5).astype(int), 1, self.sizes - 1)
-        shuffled = [
-            start + random.permutation(size)
-            for start, size in zip(self._offsets, self.sizes, strict=False)
-        ]
-        return (
-            self._rows([rows[:k] for rows, k in zip(shuffled, n_train, strict=True)]),
-            self._rows([rows[k:] for rows, k in zip(shuffled, n_train, strict=True)]),
-        )
+        train, test = [], []
+        for start, size, k in zip(self._offsets[:-1], self.sizes, n_train, strict=True):
+            rows = start + generator.permutation(size)
+            train.append(np.sort(rows[:k]))
+            test.append(np.sort(rows[k:]))
+        return self._take(train, self._labels), self._take(test, self._labels)
 
-    def _rows(self, rows: list[npt.NDArray[np.int64]]) -> TaskSet:
-        """The same tasks with these of their rows, in the order in which they stand here."""
-        kept = _concatenated([np.sort(r) for r in rows])
-        offsets = np.cumsum([0] + [len(r) for r in rows])
-        return self._packed(self._X[kept], self._y[kept], offsets, self._labels, self._names)
+    def _take(self, rows: list[Indices], labels: npt.NDArray[np.object_]) -> TaskSet:
+        """Create one task from each array of row indices."""
+        chosen = np.concatenate([np.empty(0, dtype=np.int64), *rows])  # also if there are no rows
+        offsets = np.cumsum([0] + [len(indices) for indices in rows])
+        return self._packed(self._X[chosen], self._y[chosen], offsets, labels, self._names)
 
 
 def check_iterable(tasks: Any, name: str) -> None:
-    """What may give tasks one after another, and is not a table of them."""
+    """Check that `tasks` is an iterable and not a table."""
     kind = type(tasks).__name__
     is_table = hasattr(tasks, "columns") or isinstance(tasks, Mapping) or "GroupBy" in kind
     if is_table or not isinstance(tasks, Iterable):
-        hint = "; TaskSet.from_frame takes a table, TaskSet.from_groups arrays and groups"
+        hint = "; use TaskSet.from_frame for a table, TaskSet.from_groups for arrays with groups"
         raise TypeError(
             f"{name} must be an iterable of pairs (X, y), got {kind}{hint if is_table else ''}."
         )
 
 
 def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
-    """A pair (X, y) of finite arrays; an error says which task it is about."""
+    """Return a pair (X, y) of finite float64 arrays; errors begin with the task's name."""
     try:
         X, y = task
     except (TypeError, ValueError):
         raise ValueError(
-            f"{name} must be a pair (X, y), got {type(task).__name__}; tasks are a list "
-            "[(X, y), ...]."
+            f"{name} must be a pair (X, y), got {type(task).__name__}; pass a list [(X, y), ...]."
         ) from None
     try:
         X = check_matrix(X, n_features, owner="the first task")
@@ -404,21 +388,17 @@ def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
         raise type(error)(f"{name}: {error}") from error
 
 
-def _names_of(X: Any) -> Names:
-    """Names of the columns of a data frame."""
+def _feature_names(X: Any) -> Names:
+    """Return the column names of a data frame, or None if X has no names."""
     names = list(X.columns) if hasattr(X, "columns") else []
     return tuple(names) if names and all(isinstance(name, str) for name in names) else None
 
 
-def _same_names(before: Names, names: Names, i: int) -> Names:
-    """Names that tasks agree on; arrays, which have none, agree with all."""
-    if before is not None and names is not None and names != before:
+def _merge_names(first: Names, names: Names, i: int) -> Names:
+    """Return the names that the first tasks and task i agree on; None agrees with any names."""
+    if first is not None and names is not None and names != first:
         raise ValueError(
-            f"task {i}: feature names should match those of the first tasks ({', '.join(before)}), "
+            f"task {i}: feature names should match those of the first tasks ({', '.join(first)}), "
             f"got {', '.join(names)}."
         )
-    return before if names is None else names
-
-
-def _concatenated(rows: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+    return first if names is None else names

@@ -792,24 +792,24 @@ HINTS = {
     ),
     "a data frame": (
         lambda: ltl.TaskSet(pd.DataFrame(rows())),
-        "tasks must be .* got DataFrame; TaskSet.from_frame takes a table, TaskSet.from_groups",
+        "tasks must be .* got DataFrame; use TaskSet.from_frame for a table, TaskSet.from_groups",
     ),
     "a polars frame": (
         lambda: ltl.TaskSet(pl.DataFrame(rows())),
-        "got DataFrame; TaskSet.from_frame takes a table",
+        "got DataFrame; use TaskSet.from_frame for a table",
     ),
     "an arrow table": (
         lambda: ltl.TaskSet(pa.table(rows())),
-        "got Table; TaskSet.from_frame takes a table",
+        "got Table; use TaskSet.from_frame for a table",
     ),
-    "a dict": (lambda: ltl.TaskSet(rows()), "got dict; TaskSet.from_frame takes a table"),
+    "a dict": (lambda: ltl.TaskSet(rows()), "got dict; use TaskSet.from_frame for a table"),
     "groups of pandas": (
         lambda: ltl.TaskSet(GROUPED),
-        "got DataFrameGroupBy; TaskSet.from_frame takes a table",
+        "got DataFrameGroupBy; use TaskSet.from_frame for a table",
     ),
     "groups of polars": (
         lambda: ltl.TaskSet(pl.DataFrame(rows()).group_by("t")),
-        "got GroupBy; TaskSet.from_frame takes a table",
+        "got GroupBy; use TaskSet.from_frame for a table",
     ),
     "a learner for D": (
         lambda: ltl.evaluate(ltl.OnlineLTL().fit(TASKS), *HALVES),
@@ -825,7 +825,7 @@ HINTS = {
     ),
     "labels, a number": (
         lambda: ltl.TaskSet(TASKS, labels=3),
-        "labels must be a sequence of names, got int",
+        "labels must be a sequence, got int",
     ),
     "fractions, a number": (lambda: TASKS.split(0.5), "fractions must be a sequence"),
     "fractions, None": (lambda: TASKS.split(None), "fractions must be a sequence"),
