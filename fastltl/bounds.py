@@ -1,14 +1,10 @@
-"""The theorems as functions: what the paper proves, and what holds for the adaptive steps.
+"""Bounds on the regret and the risk of learning-to-learn, seldom sharp on real data.
 
-The paper's bounds assume inputs in the unit ball, targets in [0, 1] and the square loss; with
-radius 1 / lam they speak of representations D that are PSD with tr D <= 1 / lam. The adaptive
-regret bounds assume nothing. `input_norm` is the operator norm of the covariance of the inputs,
-`delta` the probability with which a bound may fail.
-
-They are proved, not sharp: on real data they show how things scale, seldom how large they are.
+The paper's bounds assume inputs in the unit ball, targets in [0, 1], the square loss and D PSD with
+tr D <= 1 / lam. Bounds on regret, and on the online learner's risk, hold for convex losses: the
+regularized objective is convex, the error objective is not. `input_norm` is the operator norm of
+the inputs' covariance, `delta` the probability with which a bound may fail.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 
@@ -30,8 +26,8 @@ def _check_delta(delta: float) -> float:
     return float(delta)
 
 
-def input_covariance_norm(tasks: TaskSet | Iterable[Task]) -> float:
-    """Estimate ||C||_inf, the largest eigenvalue of the mean over tasks of X'X / n.
+def input_covariance_norm(tasks: Iterable[Task]) -> float:
+    """Estimate the input norm: the largest eigenvalue of the mean over tasks of X'X / n.
 
     Examples
     --------
@@ -40,18 +36,16 @@ def input_covariance_norm(tasks: TaskSet | Iterable[Task]) -> float:
     >>> round(ltl.bounds.input_covariance_norm(tasks), 2)  # 1 / d on the sphere
     0.11
     """
-    tasks = tasks if isinstance(tasks, TaskSet) else TaskSet(tasks)
-    if len(tasks) == 0:
-        raise ValueError("tasks must hold at least one task (X, y), got none.")
+    tasks = TaskSet(tasks)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = sum(X.T @ X / len(X) for X, _ in tasks) / len(tasks)
     if not np.isfinite(mean).all():
-        raise ValueError("X of the tasks must not be so large that X'X overflows; scale it down.")
+        raise ValueError("X must not be so large that X'X overflows; scale it down.")
     return float(np.linalg.norm(mean, 2))
 
 
 def online_regret(lam: float, T: int) -> float:
-    """Lemma (regret of Algorithm 1): R_T <= 4 sqrt(2) / (lam sqrt(T)).
+    """4 sqrt(2) / (lam sqrt(T)), the regret bound of Algorithm 1 for convex losses.
 
     Examples
     --------
@@ -63,10 +57,9 @@ def online_regret(lam: float, T: int) -> float:
 
 
 def gradient_descent_regret(radius: float, last_step: float, step_cost: float, T: int) -> float:
-    """(radius^2 / gamma_T + sum gamma_t ||G_t||_F^2 / 2) / T, for steps gamma_t that never grow.
+    """(radius^2 / gamma_T + sum gamma_t ||G_t||_F^2 / 2) / T, for non-increasing steps gamma_t.
 
-    Projected gradient descent, of any such steps, on a set of squared diameter 2 radius^2;
-    `step_cost` is the sum.
+    Bounds the regret of projected gradient descent for convex losses. `step_cost` is the sum.
 
     Examples
     --------
@@ -84,9 +77,9 @@ def entropic_regret(
 ) -> float:
     """radius ((1/c + 2.75 c) sqrt(log(d + 1) sum ||G_t||^2) + 7 max ||G_t||) / T, operator norms.
 
-    Orabona and Pal's bound for scale-free FTRL (SOLO FTRL), on density matrices of size d + 1:
-    the entropy is 1-strongly convex in trace norm, its range is log(d + 1), and the set's
-    diameter is 2. `norm` is the square root of the sum, `step_scale` is c.
+    Orabona and Pal's bound, for convex losses, on the regret of scale-free FTRL (SOLO FTRL) over
+    density matrices of size d + 1: the entropy is 1-strongly convex in trace norm, its range is
+    log(d + 1) and the set's diameter is 2. `norm` is the square root of the sum, `step_scale` c.
 
     Examples
     --------
@@ -109,24 +102,22 @@ def adaptive_regret(
     step_scale: float | None = None,
     largest_norm: float | None = None,
 ) -> float:
-    """Regret of the adaptive steps, from the gradients G_1, ..., G_T that were met.
+    """Bound the regret of adaptive steps by the gradients G_1, ..., G_T, for convex losses.
 
-    euclidean: (1/c + c) sqrt(sum ||G_t||_F^2) / (lam T). entropic: see `entropic_regret`.
+    Euclidean: (1/c + c) sqrt(sum ||G_t||_F^2) / (lam T). Entropic: see `entropic_regret`.
 
     Parameters
     ----------
     lam : float
     squared_norms_sum : float
-        Sum of the squared norms, Frobenius or operator by geometry.
-    T : int
-        Number of tasks.
+        Sum of the squared norms of the gradients: Frobenius (euclidean) or operator (entropic).
+    T, d : int
+        Number of tasks and of features.
     geometry : {"euclidean", "entropic"}
-    d : int
-        Number of features.
     step_scale : float, optional
-        c, by default 1 (euclidean) and 2 (entropic).
+        c, by default 1 (euclidean) or 2 (entropic).
     largest_norm : float, optional
-        max ||G_t||, by default the most that the sum allows. Entropic only.
+        max ||G_t||, by default the square root of `squared_norms_sum`. Entropic only.
 
     Examples
     --------
@@ -136,18 +127,18 @@ def adaptive_regret(
     """
     T, d, radius = check_count(T, "T"), check_count(d, "d"), check_lam(lam)
     norm = float(np.sqrt(check_from_zero(squared_norms_sum, "squared_norms_sum")))
-    entropic = check_choice(geometry, "geometry", ("euclidean", "entropic")) == "entropic"
-    c = 1.0 + entropic if step_scale is None else check_positive(step_scale, "step_scale")
-    if not entropic:
-        return (norm / c + c * norm) * radius / T
-    largest = norm if largest_norm is None else check_from_zero(largest_norm, "largest_norm")
-    return entropic_regret(radius, norm, largest, T, d, c)
+    if check_choice(geometry, "geometry", ("euclidean", "entropic")) == "entropic":
+        c = 2.0 if step_scale is None else step_scale
+        largest = norm if largest_norm is None else largest_norm
+        return entropic_regret(radius, norm, largest, T, d, c)
+    c = 1.0 if step_scale is None else check_positive(step_scale, "step_scale")
+    return (norm / c + c * norm) * radius / T
 
 
 def uniform_generalization(lam: float, n: int, input_norm: float) -> float:
-    """Proposition: sup_D |E(D) - E_hat(D)| <= 2 sqrt(2 pi ||C|| / n) (1 + sqrt(lam)) / lam.
+    """2 sqrt(2 pi input_norm / n) (1 + sqrt(lam)) / lam >= sup_D |E(D) - E_hat(D)|.
 
-    The most that training error can differ from error on fresh samples, over all D.
+    Bounds the mean difference between a task's training error and its error on new samples.
 
     Examples
     --------
@@ -161,10 +152,9 @@ def uniform_generalization(lam: float, n: int, input_norm: float) -> float:
 
 
 def multitask_generalization(lam: float, T: int, delta: float) -> float:
-    """Proposition: sup_D |E_hat(D) - E_Z(D)| <= 2 sqrt(2 pi / T) / lam + sqrt(log(1/delta) / (2T)).
+    """2 sqrt(2 pi / T) / lam + sqrt(log(1/delta) / (2T)) >= sup_D |E_hat(D) - E_Z(D)|.
 
-    The most that the mean training error over T tasks can differ from that over the
-    environment, over all D.
+    Bounds the difference between the mean training error of T tasks and its expectation.
 
     Examples
     --------
@@ -178,9 +168,9 @@ def multitask_generalization(lam: float, T: int, delta: float) -> float:
 
 
 def online_excess_future_risk(lam: float, T: int, delta: float) -> float:
-    """Proposition: E_hat(mean D) - min E_hat <= 4 sqrt(2 / T) / lam + sqrt(8 log(2/delta) / T).
+    """4 sqrt(2 / T) / lam + sqrt(8 log(2/delta) / T) >= E_hat(mean D) - min E_hat.
 
-    What Algorithm 1 pays in training error on future tasks for having seen T tasks only.
+    Bounds the excess training error of Algorithm 1 on future tasks, for convex losses.
 
     Examples
     --------
@@ -193,10 +183,9 @@ def online_excess_future_risk(lam: float, T: int, delta: float) -> float:
 
 
 def online_excess_risk(lam: float, n: int, T: int, delta: float, input_norm: float) -> float:
-    """Theorem (online LTL): E(mean D) - min E, of Algorithm 1 after T tasks of n samples.
+    """Bound E(mean D) - min E for Algorithm 1 after T tasks of n samples, for convex losses.
 
-    At most 4 sqrt(2 pi ||C|| / n) (1 + sqrt(lam)) / lam + 4 sqrt(2 / T) / lam
-    + sqrt(8 log(2/delta) / T).
+    The bound is 2 `uniform_generalization` + `online_excess_future_risk`.
 
     Examples
     --------
@@ -209,10 +198,10 @@ def online_excess_risk(lam: float, n: int, T: int, delta: float, input_norm: flo
 
 
 def batch_excess_risk(lam: float, n: int, T: int, delta: float, input_norm: float) -> float:
-    """Theorem (batch LTL): E(D_hat) - min E, of the minimiser over T tasks of n samples.
+    """Bound E(D) - min E for the minimiser D of the mean training error of T tasks.
 
-    At most 4 sqrt(2 pi ||C|| / n) (1 + sqrt(lam)) / lam + 2 sqrt(2 pi / T) / lam
-    + sqrt(2 log(2/delta) / T).
+    For a global minimiser and tasks of n samples the bound is 2 `uniform_generalization`
+    + 2 sqrt(2 pi / T) / lam + sqrt(2 log(2/delta) / T).
 
     Examples
     --------
@@ -220,8 +209,7 @@ def batch_excess_risk(lam: float, n: int, T: int, delta: float, input_norm: floa
     >>> round(ltl.bounds.batch_excess_risk(10.0, n=1600, T=1000, delta=0.05, input_norm=0.01), 4)
     0.1122
     """
-    # The paper's two steps between the tasks seen and all tasks: uniformly over D, and at the
-    # best D by Hoeffding's inequality, each failing with probability delta / 2.
+    # A union bound: uniformly over D, and at the best D by Hoeffding's inequality.
     uniform = multitask_generalization(lam, T, _check_delta(delta) / 2)
-    at_the_best = float(np.sqrt(np.log(2 / float(delta)) / (2 * T)))
-    return 2 * uniform_generalization(lam, n, input_norm) + uniform + at_the_best
+    hoeffding = float(np.sqrt(np.log(2 / float(delta)) / (2 * T)))
+    return 2 * uniform_generalization(lam, n, input_norm) + uniform + hoeffding

