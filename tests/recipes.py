@@ -1,4 +1,4 @@
-"""Shards for workers, which import them from here."""
+"""Shards for the workers of a cluster, which import this module."""
 
 import time
 
@@ -12,7 +12,7 @@ def environment_tasks(n_tasks, n_samples=12):
 
 
 def shard(i, n_shards, n_tasks, seconds=0.0):
-    """The i-th of so many parts of the same tasks, after a while."""
+    """Return part i of the tasks after a delay."""
     time.sleep(seconds)
     return environment_tasks(n_tasks)[i * n_tasks // n_shards : (i + 1) * n_tasks // n_shards]
 
@@ -27,7 +27,7 @@ def wide():
     return ltl.TaskSet([(np.ones((2, 9)), np.ones(2))])
 
 
-def of_two_widths():
+def two_widths():
     return ltl.TaskSet([*environment_tasks(2), (np.ones((2, 9)), np.ones(2))])
 
 
@@ -47,7 +47,7 @@ def incomplete():
     return {}["store"]
 
 
-def no_tasks():
+def not_tasks():
     return [1, 2]
 
 

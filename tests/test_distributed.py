@@ -1,4 +1,4 @@
-"""The same learners on a real cluster of worker processes, which may be killed."""
+"""Learners on a real cluster of worker processes, some of which are killed."""
 
 import os
 import re
@@ -18,9 +18,10 @@ from distributed import Client, LocalCluster
 from pyarrow import csv, parquet
 
 import fastltl as ltl
-from fastltl import cli, results
+from fastltl import cli
 from fastltl.distributed import ShardedTaskSet, fit_path, fit_sharded
 from fastltl.distributed.shards import ShardedObjective
+from fastltl.experiments import results
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -30,7 +31,7 @@ TASKS = recipes.environment_tasks(N_TASKS)
 
 @pytest.fixture(scope="module")
 def client(request):
-    """Of a cluster of two workers, or as many as a test asks for."""
+    """A client of a cluster with two workers, or as many as the test requests."""
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     n_workers = getattr(request, "param", 2)
     with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
@@ -41,7 +42,7 @@ on_two_and_four_workers = pytest.mark.parametrize("client", [2, 4], indirect=Tru
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_process_is_left():
+def _no_process_leaks():
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
     for _ in range(100):
@@ -53,7 +54,7 @@ def _no_process_is_left():
         if not left:
             return
         time.sleep(0.1)
-    raise AssertionError(f"processes are left: {left}")
+    raise AssertionError(f"processes still run: {left}")
 
 
 def shards(n_shards, *seconds):
@@ -76,7 +77,7 @@ def relative(ours, theirs):
     ids=str,
 )
 @on_two_and_four_workers
-def test_batch_learners_find_the_same(client, learner):
+def test_batch_learners_match_one_machine(client, learner):
     tasks = ShardedTaskSet(shards(5), client)
     assert (len(tasks), tasks.n_features) == (60, 8)
     alone = learner.fit(TASKS)
@@ -92,8 +93,7 @@ def test_batch_learners_find_the_same(client, learner):
         assert found.predict(TASKS[7][0], [7] * 12).shape == (12,)
 
 
-def test_who_answers_first_does_not_matter(client):
-    """To the bit, with shards that come late."""
+def test_results_do_not_depend_on_the_order_of_arrival(client):
     first = ltl.MTL(1e-2).fit(ShardedTaskSet(shards(3), client))
     for waits in ((0.5, 0.0, 0.0), (0.0, 0.3, 0.6)):
         later = ltl.MTL(1e-2).fit(ShardedTaskSet(shards(3, *waits), client))
@@ -101,13 +101,12 @@ def test_who_answers_first_does_not_matter(client):
         assert np.array_equal(later.coef_, first.coef_)
 
 
-def test_many_shards_are_added_up_by_many(client):
+def test_many_shards_are_summed_in_a_tree(client):
     tasks = ShardedTaskSet(shards(30), client)
     assert relative(ltl.BatchLTL(1e-2).fit(tasks).D_, ltl.BatchLTL(1e-2).fit(TASKS).D_) < 1e-12
 
 
-def test_targets_of_very_different_sizes(client):
-    """The unit of targets is that of all shards."""
+def test_target_unit_is_common_to_all_shards(client):
     tasks = [
         ltl.TaskSet([(X, y * 10.0 ** (9 * i)) for X, y in TASKS[20 * i :][:20]]) for i in (0, 1)
     ]
@@ -128,7 +127,7 @@ def test_targets_of_very_different_sizes(client):
     ids=str,
 )
 @on_two_and_four_workers
-def test_a_path_has_the_same_bits(client, options):
+def test_fit_path_matches_one_machine_exactly(client, options):
     validation = TASKS[:10].split_samples(0.5, random_state=0)
     alone = ltl.OnlineLTLPath(validation=validation, **options).fit(TASKS)
     path = ltl.OnlineLTLPath(validation=validation, **options)
@@ -145,8 +144,8 @@ RULES = [{}, {"geometry": "euclidean"}, {"geometry": "euclidean", "step": "theor
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_one_shard_is_a_run_like_any_other(client, rule):
-    """Merges of one way change nothing but rounding."""
+def test_fit_sharded_on_one_shard_matches_fit(client, rule):
+    """Merging a single run changes only rounding errors."""
     alone = ltl.OnlineLTL(1e-2, **rule).fit(TASKS)
     found = fit_sharded(ltl.OnlineLTL(1e-2, **rule), ShardedTaskSet(shards(1), client), every=7)
     assert found.n_tasks_seen_ == 60
@@ -158,8 +157,8 @@ def test_one_shard_is_a_run_like_any_other(client, rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_ways_side_by_side_are_merged(client, rule):
-    """As by hand: three runs from one start, and then what they say together."""
+def test_fit_sharded_merges_the_runs_of_the_shards(client, rule):
+    """Compare with three independent runs that are merged by hand."""
     learner = ltl.OnlineLTL(1e-2, **rule)
     found = fit_sharded(learner, ShardedTaskSet(shards(3), client), every=1000)
     runs = [ltl.OnlineLTL(1e-2, **rule).fit(TASKS[20 * i : 20 * i + 20]) for i in range(3)]
@@ -190,7 +189,7 @@ def test_merges_do_not_depend_on_the_units_of_targets(client, rule, scale):
     assert relative(found.D_, alone.D_) < 1e-12
 
 
-def test_labels_that_shards_share_are_told_apart(client):
+def test_repeated_labels_are_paired_with_the_shard(client):
     parts = [partial(ltl.TaskSet, list(TASKS[20 * i : 20 * i + 20])) for i in range(2)]
     model = ltl.MTL(1e-2).fit(ShardedTaskSet(parts, client))
     assert model.labels_[0] == (0, 0)
@@ -204,7 +203,7 @@ def test_shards_of_different_lengths(client):
     assert learner.n_tasks_seen_ == 38
 
 
-def test_files_are_shards(client, tmp_path):
+def test_from_files(client, tmp_path):
     X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
     columns = {f"x{j}": X[:, j] for j in range(8)}
     table = pyarrow.table({"task": np.repeat(np.arange(60).astype(str), 12), **columns, "y": y})
@@ -227,9 +226,9 @@ def test_files_are_shards(client, tmp_path):
     ("bad", "message"),
     [
         (recipes.with_nan, r"shard 1: task 2: X must hold finite numbers only, got NaN at"),
-        (recipes.of_two_widths, "shard 1: task 2: X has 9 features, but the first task is expect"),
-        (recipes.wide, "shard 1 must have the 8 features of the first, got 9"),
-        (recipes.no_tasks, "shard 1: its function must return a TaskSet, got list"),
+        (recipes.two_widths, "shard 1: task 2: X has 9 features, but the first task is expect"),
+        (recipes.wide, "shard 1 must have the 8 features of shard 0, got 9"),
+        (recipes.not_tasks, "shard 1: its function must return a TaskSet, got list"),
         (partial(ltl.TaskSet, []), "shard 1: tasks must hold at least one task"),
         (recipes.timed_out, "shard 1: the network is slow"),
         (recipes.badly_encoded, "shard 1: UnicodeDecodeError: 'utf-8' codec can't decode"),
@@ -237,12 +236,12 @@ def test_files_are_shards(client, tmp_path):
     ],
     ids=str,
 )
-def test_a_bad_shard_is_named(client, bad, message):
+def test_errors_name_the_shard(client, bad, message):
     with pytest.raises((ValueError, TypeError, OSError), match=message):
         ShardedTaskSet([*shards(1), bad], client)
 
 
-def test_a_task_that_is_too_large_is_named(client):
+def test_errors_name_a_task_that_is_too_large(client):
     tasks = ShardedTaskSet([*shards(1), recipes.too_large], client)
     learner = ltl.OnlineLTL().fit(TASKS)
     before = learner.D_
@@ -256,7 +255,7 @@ def test_a_task_that_is_too_large_is_named(client):
     ("arguments", "message"),
     [
         ({"shards": []}, "shards must hold at least one function, got none"),
-        ({"shards": [TASKS]}, "shards must be functions that return a TaskSet, got TaskSet as"),
+        ({"shards": [TASKS]}, "shard 0 must be a function, got TaskSet"),
         ({"timeout": 0}, "timeout must be a positive finite number, got 0"),
         ({"client": "tcp://localhost"}, "client must be a distributed.Client, got str"),
     ],
@@ -275,32 +274,34 @@ def test_bad_arguments(client, arguments, message):
         fit_path(ltl.OnlineLTLPath(), TASKS)
     with pytest.raises(TypeError, match=r"X must be a TaskSet, .* got ShardedTaskSet"):
         ltl.ITL().fit(tasks)
-    with pytest.raises(TypeError, match=r"paths must be an iterable of paths, got 'a.csv'"):
+    with pytest.raises(
+        TypeError, match=r"paths must be an iterable of paths, got the path 'a.csv'"
+    ):
         ShardedTaskSet.from_files("a.csv", client)
     validation = ltl.TaskSet([(np.ones((4, 3)), np.ones(4))] * 2).split_samples(0.5)
     with pytest.raises(ValueError, match="X has 8 features, but the tasks of validation have 3"):
         fit_path(ltl.OnlineLTLPath(validation=validation), tasks)
 
 
-def after_calls(monkeypatch, n_calls, happen):
-    """Let something happen within a fit, when the objective is evaluated for the n-th time."""
+def run_at_call(monkeypatch, n_calls, action):
+    """Run `action` during a fit, before the n-th evaluation of the objective."""
     calls, evaluate = [], ShardedObjective.value_and_gradient
 
-    def evaluated(self, D):
+    def evaluate_after_action(self, D):
         calls.append(1)
         if len(calls) == n_calls:
-            happen()
+            action()
         return evaluate(self, D)
 
-    monkeypatch.setattr(ShardedObjective, "value_and_gradient", evaluated)
+    monkeypatch.setattr(ShardedObjective, "value_and_gradient", evaluate_after_action)
 
 
 @on_two_and_four_workers
-def test_a_worker_that_is_killed_within_a_fit(client, monkeypatch):
-    """Its shards are made anew elsewhere, and the fit ends with the same result."""
+def test_killing_a_worker_during_a_fit_does_not_change_the_result(client, monkeypatch):
+    """Another worker loads the lost shards again."""
     tasks = ShardedTaskSet(shards(4), client)
     victim = next(iter(client.run(os.getpid).values()))
-    after_calls(monkeypatch, 4, lambda: os.kill(victim, signal.SIGKILL))
+    run_at_call(monkeypatch, 4, lambda: os.kill(victim, signal.SIGKILL))
     found = ltl.BatchLTL(1e-3, tol=1e-8).fit(tasks)
     assert not psutil.pid_exists(victim)
     monkeypatch.undo()
@@ -309,7 +310,7 @@ def test_a_worker_that_is_killed_within_a_fit(client, monkeypatch):
 
 @pytest.fixture
 def processes():
-    """A scheduler and a worker as commands start them, and the address; no nanny revives them."""
+    """A scheduler, a worker and the address; no nanny restarts them."""
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0"]
     command += ["--no-dashboard", "--host", "127.0.0.1"]
     path = {"env": os.environ | {"PYTHONPATH": os.path.dirname(recipes.__file__)}}
@@ -328,16 +329,18 @@ def processes():
     scheduler.stderr.close()
 
 
-def test_a_scheduler_that_is_killed_within_a_fit(processes, monkeypatch):
-    """A clear error, soon; and a warm start goes on from the last iterate."""
+def test_killing_the_scheduler_during_a_fit_raises(processes, monkeypatch):
+    """The error comes soon, and a warm start resumes from the last iterate."""
     scheduler, _, address = processes
     client = Client(address, timeout=30)
     try:
         tasks = ShardedTaskSet(shards(2), client, timeout=5)
         learner = ltl.BatchLTL(1e-2, tol=1e-8, warm_start=True)
-        after_calls(monkeypatch, 6, scheduler.kill)
+        run_at_call(monkeypatch, 6, scheduler.kill)
         began = time.monotonic()
-        with pytest.raises(ConnectionError, match="client must be connected, but its scheduler at"):
+        with pytest.raises(
+            ConnectionError, match="client is not connected: no answer from the scheduler at"
+        ):
             learner.fit(tasks)
         assert time.monotonic() - began < 30
     finally:
@@ -349,8 +352,7 @@ def test_a_scheduler_that_is_killed_within_a_fit(processes, monkeypatch):
     assert learner.objective_ == pytest.approx(alone.objective_, rel=1e-8)
 
 
-def test_sweeps_on_a_cluster(processes, tmp_path, capsys, monkeypatch):
-    """The same numbers as on this machine, by the same command."""
+def test_compare_prints_the_same_numbers_on_a_cluster(processes, tmp_path, capsys, monkeypatch):
     *_, address = processes
     table = tmp_path / "table.csv"
     X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
@@ -370,19 +372,18 @@ def test_sweeps_on_a_cluster(processes, tmp_path, capsys, monkeypatch):
     assert message in capsys.readouterr().err
 
 
-def test_a_cluster_without_workers(processes):
-    """They are waited for, but not for ever."""
+def test_waiting_for_workers_times_out(processes):
     _, worker, address = processes
     with Client(address, timeout=30) as client:
         client.wait_for_workers(1)
         tasks = ShardedTaskSet(shards(2), client, timeout=3)
         worker.kill()
-        with pytest.raises(ConnectionError, match="client must have workers that stay, got none"):
+        with pytest.raises(ConnectionError, match="no workers for 3 s"):
             ltl.BatchLTL().fit(tasks)
 
 
-def test_a_sweep_whose_workers_die_on_the_way(processes, monkeypatch):
-    """What has come is given out; what nobody can compute is not waited for."""
+def test_map_on_cluster_raises_when_workers_die(processes, monkeypatch):
+    """Results computed before are returned first."""
     _, worker, address = processes
     monkeypatch.setattr(results, "TIMEOUT", 3)
     work = partial(recipes.wait_and_return, 0.5)
@@ -391,14 +392,14 @@ def test_a_sweep_whose_workers_die_on_the_way(processes, monkeypatch):
     answers = results.map_on_cluster(work, list(range(100)), address)
     assert next(answers) in range(100)
     worker.kill()
-    with pytest.raises(ConnectionError, match="client must have workers that stay, got none"):
+    with pytest.raises(ConnectionError, match="no workers for 3 s"):
         list(answers)
 
 
-def test_a_client_that_was_closed(client):
+def test_a_closed_client_raises(client):
     tasks = ShardedTaskSet(shards(2), client)
     with Client(client.scheduler.address) as other:
         closed = ShardedTaskSet(shards(2), other)
-    with pytest.raises(ConnectionError, match="client must be connected"):
+    with pytest.raises(ConnectionError, match="client is not connected"):
         ltl.BatchLTL().fit(closed)
     assert ltl.BatchLTL().fit(tasks).n_features_in_ == 8

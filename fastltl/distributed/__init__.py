@@ -1,4 +1,4 @@
-"""The same learners on a Dask cluster: tasks in shards that stay on the workers."""
+"""Fit learners on a Dask cluster, whose workers hold the tasks in shards."""
 
 from fastltl.distributed.online import fit_path, fit_sharded
 from fastltl.distributed.shards import ShardedTaskSet

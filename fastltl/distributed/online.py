@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastltl._validation import check_count
-from fastltl.distributed.shards import Shard, ShardedTaskSet, made
+from fastltl.distributed.shards import Shard, ShardedTaskSet, load_shard
 from fastltl.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
 from fastltl.tasks import TaskSet
@@ -141,7 +141,7 @@ def _features(tasks: ShardedTaskSet) -> dict[str, Any]:
 def _learned_from_all(learner: OnlineLTLPath, shards: list[Shard]) -> dict[str, Any]:
     """The run of a learner over the tasks of all shards, one shard after another."""
     for i, shard in enumerate(shards):
-        _teach(learner, i, made(i, shard))
+        _teach(learner, i, load_shard(i, shard))
     return learner._run.checkpoint()
 
 

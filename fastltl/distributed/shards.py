@@ -1,8 +1,7 @@
-"""Tasks in shards that stay on the workers of a Dask cluster, and the batch learners' objective.
+"""Tasks on the workers of a Dask cluster, and the batch learners' objective over them.
 
-A shard is a recipe, a function without arguments that returns a `TaskSet`, and so what a lost
-worker had is made anew on another. Results are put together in the order of the shards, whoever
-answers first.
+A shard is a function without arguments that returns a `TaskSet`, so that another worker can load
+it again if a worker is lost. Results are combined in the order of the shards, not of arrival.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Shard = Callable[[], TaskSet]
 
 
 class Facts(NamedTuple):
-    """What there is to know of a shard without its numbers."""
+    """Summary of a shard, sent to the client in place of its data."""
 
     labels: npt.NDArray[np.object_]
     n_features: int
@@ -35,18 +34,23 @@ class Facts(NamedTuple):
 
 
 class ShardedTaskSet:
-    """Tasks that are spread over the workers of a Dask cluster, for `BatchLTL` and `MTL`.
+    """Tasks spread over the workers of a Dask cluster, for `BatchLTL` and `MTL`.
 
-    The learners take it in the place of a `TaskSet` and find the same. A d x d matrix goes out to
-    the workers, a d x d matrix and a number come back.
+    The learners accept it in place of a `TaskSet`, with the same result. Each evaluation sends a
+    d x d matrix to the workers and returns a d x d matrix and a number.
 
     Parameters
     ----------
     shards : sequence of callables
-        Each returns a TaskSet when it is called without arguments, on whatever worker.
+        Functions without arguments, each of which returns a TaskSet on any worker.
     client : distributed.Client
     timeout : float
-        Seconds without a scheduler after which a fit ends with a ConnectionError.
+        Seconds without a scheduler or workers after which a fit raises a ConnectionError.
+
+    Attributes
+    ----------
+    n_features : int
+    feature_names : tuple of str or None
 
     Examples
     --------
@@ -70,22 +74,20 @@ class ShardedTaskSet:
         self.shards = list(shards)
         for i, shard in enumerate(self.shards):
             if not callable(shard):
-                raise TypeError(
-                    f"shards must be functions that return a TaskSet, got {type(shard).__name__} "
-                    f"as shard {i}."
-                )
+                raise TypeError(f"shard {i} must be a function, got {type(shard).__name__}.")
         if not self.shards:
             raise ValueError("shards must hold at least one function, got none.")
-        # A task set is made once, and made anew if the worker that has it is lost.
-        self.parts = [self.cluster.submit(made, i, shard) for i, shard in enumerate(self.shards)]
-        asked = [self.cluster.submit(_facts, part) for part in self.parts]
-        self.facts: list[Facts] = self.cluster.results(asked)
+        # Each shard is loaded once, and again if its worker is lost.
+        submit = self.cluster.submit
+        self.parts = [submit(load_shard, i, shard) for i, shard in enumerate(self.shards)]
+        self.facts: list[Facts] = self.cluster.results([submit(_facts, p) for p in self.parts])
+        self.n_features = self.facts[0].n_features
+        self.feature_names = self.facts[0].feature_names
         for i, facts in enumerate(self.facts):
             if (facts.n_features, facts.feature_names) != (self.n_features, self.feature_names):
-                names = "" if facts.feature_names is None else f" ({facts.feature_names})"
+                got = facts.feature_names or facts.n_features
                 raise ValueError(
-                    f"shard {i} must have the {self.n_features} features of the first, got "
-                    f"{facts.n_features}{names}."
+                    f"shard {i} must have the {self.n_features} features of shard 0, got {got}."
                 )
 
     @classmethod
@@ -98,20 +100,19 @@ class ShardedTaskSet:
         features: Sequence[str] | None = None,
         timeout: float = TIMEOUT,
     ) -> ShardedTaskSet:
-        """A shard for each file, read by `fastltl.open_stream` on the worker that has the shard.
+        """Create one shard per file, read by `fastltl.open_stream` on a worker.
 
         Parameters
         ----------
         paths : iterable of str or path
-            As workers find them.
-        client : distributed.Client
+            Paths that are valid on every worker.
+        client, timeout
+            As for the class.
         task, target, features
             As in `fastltl.open_stream`.
-        timeout : float
-            As above.
         """
         if isinstance(paths, str | PathLike):
-            raise TypeError(f"paths must be an iterable of paths, got {paths!r} alone.")
+            raise TypeError(f"paths must be an iterable of paths, got the path {paths!r}.")
         shards = [partial(_read, path, task, target, features) for path in paths]
         return cls(shards, client, timeout)
 
@@ -125,21 +126,8 @@ class ShardedTaskSet:
         )
 
     @property
-    def n_features(self) -> int:
-        """Number of features, the same in every task."""
-        return self.facts[0].n_features
-
-    @property
-    def feature_names(self) -> Names:
-        """Names of the features if the shards have them, else None."""
-        return self.facts[0].feature_names
-
-    @property
     def labels(self) -> npt.NDArray[np.object_]:
-        """Name of each task, in the order of the shards.
-
-        Where shards have tasks of the same name, it is a pair of the shard's number and the name.
-        """
+        """Label of each task, or a pair (index of its shard, label) if labels repeat."""
         labels = [label for facts in self.facts for label in facts.labels]
         if len(set(labels)) < len(labels):
             labels = [(i, label) for i, facts in enumerate(self.facts) for label in facts.labels]
@@ -148,7 +136,7 @@ class ShardedTaskSet:
     def mean_objective(
         self, penalised: bool, fit_intercept: bool, n_threads: int
     ) -> ShardedObjective:
-        """What batch learners minimise. Each worker has as many threads as Dask gives it."""
+        """Create the objective of the batch learners; Dask sets the threads of each worker."""
         unit = max(facts.largest_target for facts in self.facts)
         parts = [
             self.cluster.submit(_objective, part, penalised, fit_intercept, unit)
@@ -209,8 +197,8 @@ def _read(
     return open_stream(path, task, target, features).task_set()
 
 
-def made(i: int, shard: Shard) -> TaskSet:
-    """The tasks of a shard; an error says which shard it is about."""
+def load_shard(i: int, shard: Shard) -> TaskSet:
+    """Return the tasks of shard i; errors begin with the shard's index."""
     try:
         tasks = shard()
         if not isinstance(tasks, TaskSet):
