@@ -1,11 +1,11 @@
 import os
 
 import hypothesis
-import numpy as np  # noqa: F401  (loads the BLAS that is to be held)
+import numpy as np  # noqa: F401  (loads the BLAS that threadpool_limits controls)
 import pytest
 from threadpoolctl import threadpool_limits
 
-# A first call compiles, which no deadline allows for; the same examples every time keep CI steady.
+# The first call compiles, which exceeds any deadline. CI runs the same examples each time.
 hypothesis.settings.register_profile("fastltl", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("fastltl")
 
@@ -13,8 +13,8 @@ JIT_IS_OFF = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _numpy_at_one_thread():
-    """Small matrices gain nothing from BLAS threads, and lose a lot to them on a busy machine."""
+def _one_blas_thread():
+    """Limit BLAS to one thread: more only slow down small matrices, above all on a busy machine."""
     with threadpool_limits(1, user_api="blas"):
         yield
 

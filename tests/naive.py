@@ -1,4 +1,4 @@
-"""The paper's formulas to the letter, and the tasks that tests feed them."""
+"""Naive versions of the paper's formulas, and random tasks for the tests."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def literal_weights(D, X, y):
 
 
 def literal_objective(D, tasks, penalised):
-    """Value and gradient of the mean of L(D), or of y' M^-1 y, over tasks."""
+    """Return the value and gradient of the mean over tasks of L(D) or, if penalised, y' M^-1 y."""
     values, gradients = [], []
     for X, y in tasks:
         if penalised:
@@ -38,32 +38,32 @@ def literal_objective(D, tasks, penalised):
 
 
 def literal_gap(D, tasks, lam, penalised):
-    """(F(D), gap) with gap = <grad, D> + max(0, -lambda_min(grad)) / lam."""
+    """Return F(D) and the gap <grad, D> + max(0, -lambda_min(grad)) / lam."""
     value, gradient = literal_objective(D, tasks, penalised)
     return value, np.sum(gradient * D) + max(0.0, -np.linalg.eigvalsh(gradient)[0]) / lam
 
 
 def condition(D, X):
-    """Condition number of M in the form that the library solves with: d x d when n > d."""
+    """Return the condition number of the matrix that the library solves with: d x d if n > d."""
     n, d = X.shape
     R = np.linalg.qr(X)[1] if n > d else X
     return np.linalg.cond(R @ D @ R.T + n * np.eye(len(R)))
 
 
 def relative(A, B):
-    """|A - B| / |B| in Frobenius norm, 0 if both are zero."""
+    """Return |A - B| / |B| in Frobenius norm, or |A| if B is zero."""
     return np.linalg.norm(np.asarray(A) - B) / (np.linalg.norm(B) or 1.0)
 
 
 def unit_ball_task(rng, n, d):
-    """A task as Proposition 1 wants it: x in the unit ball, y in [0, 1]."""
+    """Draw a task that satisfies the paper's assumptions: x in the unit ball, y in [0, 1]."""
     X = rng.normal(size=(n, d))
     X *= rng.uniform(size=(n, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
     return X, rng.uniform(size=n)
 
 
 def sphere_task(rng, n, d, noise=0.05):
-    """A task of the paper's kind: x on the unit sphere, y linear in half of the features."""
+    """Draw a task like the paper's: x on the unit sphere, y linear in half of the features."""
     X = rng.normal(size=(n, d))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     w = rng.normal(size=d)

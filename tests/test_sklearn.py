@@ -1,4 +1,4 @@
-"""The estimators are scikit-learn's kind: its own checks, pipelines, searches, data frames."""
+"""Compatibility with scikit-learn: estimator checks, pipelines, searches and data frames."""
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fastltl as ltl
 
-# No check is expected to fail. scikit-learn itself skips `check_array_api_input`, for which
-# neither estimator claims support.
+# All checks pass; scikit-learn skips `check_array_api_input`, which no estimator supports.
 ESTIMATORS = [
     ltl.RepresentationRidge(),
     ltl.RepresentationRidge(fit_intercept=True),
@@ -21,7 +20,7 @@ ESTIMATORS = [
     ltl.OnlineLTL(geometry="euclidean", averaging="last", fit_intercept=True),
     ltl.OnlineLTL(geometry="euclidean", step="theory"),
     ltl.OnlineLTL(geometry="euclidean", step=0.5),
-    ltl.OnlineLTLPath(lams=[1.0]),  # several would need validation tasks of the right width
+    ltl.OnlineLTLPath(lams=[1.0]),  # several need validation tasks of the right width
     ltl.BatchLTL(),
     ltl.BatchLTL(fit_intercept=True),
     ltl.MTL(),
@@ -31,14 +30,14 @@ ESTIMATORS = [
 
 
 @parametrize_with_checks(ESTIMATORS)
-def test_scikit_learn_conventions(estimator, check):
+def test_estimator_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("lam", [1e-6, 1e-2, 1.0, 1e3])
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (5, 9), (9, 5), (40, 4)])
-def test_without_a_representation_it_is_scikit_learn_ridge(n, d, lam, fit_intercept):
+def test_without_a_representation_it_matches_sklearn_ridge(n, d, lam, fit_intercept):
     X, y = sphere_task(np.random.default_rng(n), n, d)
     ours = ltl.RepresentationRidge(lam=lam, fit_intercept=fit_intercept).fit(X, y)
     theirs = Ridge(alpha=n * lam, fit_intercept=fit_intercept, solver="svd").fit(X, y)
@@ -47,7 +46,7 @@ def test_without_a_representation_it_is_scikit_learn_ridge(n, d, lam, fit_interc
     assert ours.predict(X) == pytest.approx(theirs.predict(X), rel=1e-8, abs=1e-10)
 
 
-def test_lam_is_ignored_when_there_is_a_representation():
+def test_a_representation_overrides_lam():
     X, y = sphere_task(np.random.default_rng(0), 6, 4)
     one, other = (ltl.RepresentationRidge(np.eye(4), lam=lam).fit(X, y) for lam in (0.1, 10.0))
     assert np.array_equal(one.coef_, other.coef_)
@@ -69,7 +68,7 @@ def test_lam_is_ignored_when_there_is_a_representation():
         (np.array([["a", "b"], ["c", "d"]]), "D must be an array of real numbers"),
     ],
 )
-def test_a_bad_representation_is_named(D, message):
+def test_errors_describe_the_representation(D, message):
     X, y = np.ones((3, 2)), np.ones(3)
     estimator = ltl.RepresentationRidge(D)
     with pytest.raises(ValueError, match=message):
@@ -77,16 +76,16 @@ def test_a_bad_representation_is_named(D, message):
     assert not hasattr(estimator, "coef_")
 
 
-def test_rounding_in_a_representation_is_forgiven():
+def test_rounding_errors_in_a_representation_are_accepted():
     X, y = sphere_task(np.random.default_rng(0), 6, 4)
     A = np.random.default_rng(1).normal(size=(4, 2))
-    D = A @ A.T  # of rank two: two eigenvalues are zero give or take an eps
+    D = A @ A.T  # of rank two: two eigenvalues are zero up to rounding
     D[0, 1] *= 1 + 1e-14
     expected = ltl.RepresentationRidge(A @ A.T).fit(X, y).coef_
     assert relative(ltl.RepresentationRidge(D).fit(X, y).coef_, expected) < 1e-12
 
 
-def test_in_a_pipeline_and_a_grid_search():
+def test_pipeline_and_grid_search():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 5)) * [1, 10, 100, 1, 1] + 7
     y = X @ [1.0, 0.1, 0.01, 0, 0] + 0.1 * rng.normal(size=60) + 20
@@ -99,7 +98,7 @@ def test_in_a_pipeline_and_a_grid_search():
     assert cross_val_score(search.best_estimator_, X, y, cv=3).min() > 0.9
 
 
-def test_a_learner_is_a_transformer_for_any_model():
+def test_learner_as_a_transformer():
     tasks = ragged_tasks(0, 40, 8, (5, 9))
     X, y = sphere_task(np.random.default_rng(5), 30, 8)
     learner = ltl.OnlineLTL(0.01).fit(tasks)
@@ -108,7 +107,7 @@ def test_a_learner_is_a_transformer_for_any_model():
     assert list(learner.get_feature_names_out()) == [f"onlineltl{i}" for i in range(8)]
 
 
-def test_data_frames_keep_their_feature_names():
+def test_feature_names_of_data_frames():
     X, y = sphere_task(np.random.default_rng(0), 12, 3)
     df = pd.DataFrame(X, columns=["age", "income", "height"])
     groups = pd.Series(list("aabbccaabbcc"))
@@ -133,14 +132,16 @@ LEARNERS = [ltl.OnlineLTL, ltl.BatchLTL, ltl.MTL, ltl.ITL]
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_names_of_a_table_stay_with_its_tasks(learner):
+def test_feature_names_of_task_sets(learner):
     X, y = sphere_task(np.random.default_rng(0), 12, 3)
-    df = pd.DataFrame(X, columns=["age", "income", "height"]).assign(who=list("aabbccaabbcc"), y=y)
-    tasks = ltl.TaskSet.from_frame(df, task="who", target="y")
+    df = pd.DataFrame(X, columns=["age", "income", "height"]).assign(
+        group=list("aabbccaabbcc"), y=y
+    )
+    tasks = ltl.TaskSet.from_frame(df, task="group", target="y")
     assert tasks.feature_names == tasks[1:].feature_names == ("age", "income", "height")
     fitted = learner().fit(tasks)
     assert list(fitted.feature_names_in_) == ["age", "income", "height"]
-    fitted.adapt(*tasks[0])  # arrays of the same tasks, of which nobody need be warned
+    fitted.adapt(*tasks[0])  # no warning about missing names
     fitted.transform(df[["age", "income", "height"]])
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.transform(df[["income", "age", "height"]])
@@ -150,7 +151,7 @@ def test_names_of_a_table_stay_with_its_tasks(learner):
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_tasks_whose_names_differ_are_named(learner):
+def test_errors_name_tasks_with_other_feature_names(learner):
     X, y = sphere_task(np.random.default_rng(0), 6, 2)
     df = pd.DataFrame(X, columns=["a", "b"])
     with pytest.raises(ValueError, match=r"task 1: .*feature names should match"):

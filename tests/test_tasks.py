@@ -1,4 +1,4 @@
-"""TaskSet: every sentence of its documentation."""
+"""TaskSet: construction, indexing, splits and errors."""
 
 import pickle
 
@@ -24,7 +24,7 @@ def same(one, other):
     )
 
 
-def test_it_is_a_sequence_of_tasks(ts):
+def test_sequence_of_tasks(ts):
     assert len(ts) == 5
     assert ts.n_features == 3
     assert ts.sizes.tolist() == [4, 1, 7, 2, 5]
@@ -37,9 +37,9 @@ def test_it_is_a_sequence_of_tasks(ts):
     assert same([ts[-1]], [ts[4]])
     assert same([ts[np.int64(1)]], [ts[1]])
     assert same([ts[np.array(1)]], [ts[1]])
-    for strange in (None, np.array([[0, 1]]), 1.5, "0"):
+    for invalid in (None, np.array([[0, 1]]), 1.5, "0"):
         with pytest.raises(IndexError):
-            ts[strange]
+            ts[invalid]
     for outside in (5, -6):
         with pytest.raises(IndexError):
             ts[outside]
@@ -83,7 +83,7 @@ def test_tasks_and_slices_are_views(ts):
     assert not np.shares_memory(ts[[2]][0][0], ts[2][0])
 
 
-def test_nothing_can_be_written(ts):
+def test_arrays_and_attributes_are_read_only(ts):
     X, y = ts[0]
     for array in (X, y, ts.labels, ts[1:][0][0], ts[[2, 0]][0][1]):
         with pytest.raises(ValueError, match="read-only"):
@@ -111,7 +111,7 @@ def test_labels():
         ltl.TaskSet(tasks, labels=["x", "y"])
 
 
-def test_from_groups_takes_rows_in_any_order():
+def test_from_groups_accepts_rows_in_any_order():
     X = np.arange(10.0).reshape(5, 2)
     ts = ltl.TaskSet.from_groups(X, np.arange(5), ["b", "a", "b", "c", "a"])
     assert ts.labels.tolist() == ["b", "a", "c"]
@@ -151,7 +151,7 @@ def test_from_groups_keeps_the_order_of_the_rows():
         (np.ma.masked_equal([1, 2, 3], 2), "groups must name a task for every row, got masked"),
     ],
 )
-def test_bad_groups_are_named(groups, message):
+def test_errors_name_the_groups(groups, message):
     with pytest.raises(ValueError, match=message):
         ltl.TaskSet.from_groups(np.ones((3, 1)), np.ones(3), groups)
 
@@ -164,8 +164,8 @@ TABLE = {
 }
 
 
-class Interchanged:
-    """A table that shows itself through `__dataframe__` only."""
+class InterchangeOnly:
+    """A table that supports only the `__dataframe__` protocol."""
 
     def __init__(self, table):
         self._table = pa.table(table)
@@ -174,7 +174,7 @@ class Interchanged:
         return self._table.__dataframe__(nan_as_null, allow_copy)
 
 
-@pytest.mark.parametrize("frame", [dict, pd.DataFrame, pl.DataFrame, pa.table, Interchanged])
+@pytest.mark.parametrize("frame", [dict, pd.DataFrame, pl.DataFrame, pa.table, InterchangeOnly])
 def test_from_frame(frame):
     df = frame(TABLE)
     ts = ltl.TaskSet.from_frame(df, task="school", target="score")
@@ -231,13 +231,13 @@ def test_from_frame(frame):
         ),
     ],
 )
-def test_a_bad_column_is_named(change, arguments, message):
+def test_errors_name_the_column(change, arguments, message):
     df = pd.DataFrame(TABLE | change)
     with pytest.raises(ValueError, match=message):
         ltl.TaskSet.from_frame(df, **({"task": "school", "target": "score"} | arguments))
 
 
-def test_a_name_that_stands_twice_and_a_column_too_short_are_named():
+def test_repeated_and_short_columns_raise():
     df = pd.DataFrame(TABLE).set_axis(["school", "score", "age", "age"], axis=1)
     with pytest.raises(ValueError, match="got 'age', which several are called"):
         ltl.TaskSet.from_frame(df, task="school", target="score")
@@ -245,12 +245,12 @@ def test_a_name_that_stands_twice_and_a_column_too_short_are_named():
         ltl.TaskSet.from_frame(TABLE | {"age": [1]}, task="school", target="score")
 
 
-def test_what_is_not_a_frame_is_refused():
+def test_from_frame_requires_named_columns():
     with pytest.raises(TypeError, match="df must be a data frame with named columns, got list"):
         ltl.TaskSet.from_frame([1, 2], task="a", target="b")
 
 
-def test_split_divides_the_tasks(ts):
+def test_split(ts):
     for seed in range(20):
         parts = ts.split((0.2, 0.4, 0.4), random_state=seed)
         assert [len(part) for part in parts] == [1, 2, 2]
@@ -268,7 +268,7 @@ def test_split_divides_the_tasks(ts):
     assert [len(part) for part in ten.split([1 / 3, 1 / 3, 1 / 3])] == [3, 4, 3]
 
 
-def test_split_samples_divides_each_task():
+def test_split_samples():
     rng = np.random.default_rng(0)
     ts = ltl.TaskSet([(rng.normal(size=(n, 2)), rng.normal(size=n)) for n in (2, 3, 10, 7)], "abcd")
     train, test = ts.split_samples(0.5, random_state=0)
@@ -289,12 +289,12 @@ def test_split_samples_divides_each_task():
 @pytest.mark.parametrize(
     "fractions", [(0.5, 0.6), (0.5, -0.1), (0.0, 1.0), (np.nan,), (0.01, 0.99), 0.5, ()]
 )
-def test_bad_fractions_are_named(ts, fractions):
+def test_split_checks_the_fractions(ts, fractions):
     with pytest.raises(ValueError, match="fractions must"):
         ts.split(fractions)
 
 
-def test_bad_sample_splits_are_named(ts):
+def test_split_samples_checks_its_arguments(ts):
     with pytest.raises(ValueError, match="at least 2 samples in every task, got 1 in task 1"):
         ts.split_samples(0.5)
     for fraction in (0, 1, -0.5, np.nan, "half"):
@@ -321,6 +321,6 @@ def test_bad_sample_splits_are_named(ts):
         ([5], r"task 0 must be a pair \(X, y\), got int"),
     ],
 )
-def test_bad_tasks_are_named(tasks, message):
+def test_errors_name_the_task(tasks, message):
     with pytest.raises(ValueError, match=message):
         ltl.TaskSet(tasks)

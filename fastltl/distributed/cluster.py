@@ -42,9 +42,7 @@ class Cluster:
         except (CancelledError, CommClosedError) as error:
             time.sleep(0.5)  # the client notices a lost connection with a delay
             if self.client.status == "running":
-                raise ConnectionError(
-                    f"the cluster cancelled a call: {reason_of(error)}."
-                ) from error
+                raise ConnectionError(f"the call was cancelled: {reason_of(error)}.") from error
             raise self._connection_lost() from error
         except KilledWorker as error:
             raise ConnectionError(
