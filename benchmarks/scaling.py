@@ -1,8 +1,8 @@
-"""What a cluster costs and gains, on this machine: ``python -m benchmarks.scaling``.
+"""Measure the overhead and the speed-up of a cluster: ``python -m benchmarks.scaling``.
 
-It prints, in Markdown: the error of online learning on shards side by side against that of tasks
-one after another; seconds of an evaluation of the batch objective, alone and on worker processes;
-and what each shard adds to it. docs/scaling.md goes on from there to sizes that do not fit here.
+It prints three Markdown tables: the time to evaluate the batch objective with one thread and on
+worker processes; the overhead per shard; and the error of online learning on parallel shards,
+relative to one pass over all tasks. docs/scaling.md extrapolates to larger sizes.
 """
 
 import time
@@ -24,25 +24,25 @@ def environment(seed: int, d: int = N_FEATURES) -> "ltl.datasets.Environment":
 
 
 def part(seed: int, i: int, n_parts: int) -> ltl.TaskSet:
-    """A part of the paper's tasks, the same whoever makes them."""
+    """Return part i of the tasks that a seed determines."""
     size = N_TASKS // n_parts
     return environment(seed).tasks(N_TASKS, N_SAMPLES)[i * size : (i + 1) * size]
 
 
-def errors(client: Client, geometry: str) -> dict[tuple[int, int], list[float]]:
-    """Test errors relative to those of tasks one after another, by shards and tasks between."""
+def relative_errors(client: Client, geometry: str) -> dict[tuple[int, int], list[float]]:
+    """Return test errors relative to a single pass, by number of shards and tasks per merge."""
     found: dict[tuple[int, int], list[float]] = {}
     for seed in range(TRIALS):
         draw = environment(seed)
-        alone = draw.tasks(N_TASKS, N_SAMPLES)
+        tasks = draw.tasks(N_TASKS, N_SAMPLES)
         test = draw.tasks(200, 2 * N_SAMPLES).split_samples(0.5, random_state=0)
         learner = ltl.OnlineLTL(1e-4, geometry=geometry)
-        reference = ltl.evaluate(learner.fit(alone).D_, *test).mean()
+        reference = ltl.evaluate(learner.fit(tasks).D_, *test).mean()
         for n_shards in (1, 2, 4, 8):
             shards = [partial(part, seed, i, n_shards) for i in range(n_shards)]
-            tasks = ShardedTaskSet(shards, client)
+            sharded = ShardedTaskSet(shards, client)
             for every in (1, 10, N_TASKS):
-                D = fit_sharded(learner, tasks, every).D_
+                D = fit_sharded(learner, sharded, every).D_
                 error = ltl.evaluate(D, *test).mean()
                 found.setdefault((n_shards, every), []).append(error / reference - 1)
     return found
@@ -50,7 +50,7 @@ def errors(client: Client, geometry: str) -> dict[tuple[int, int], list[float]]:
 
 def print_errors(client: Client) -> None:
     print("| shards | merged after every | entropic | euclidean adaptive |\n|---|---|---|---|")
-    by_geometry = [errors(client, geometry) for geometry in ("entropic", "euclidean")]
+    by_geometry = [relative_errors(client, geometry) for geometry in ("entropic", "euclidean")]
     for n_shards, every in by_geometry[0]:
         cells = []
         for found in by_geometry:
@@ -65,18 +65,18 @@ def shard(seed: int, n_tasks: int, d: int) -> ltl.TaskSet:
 
 
 def seconds(evaluate: Callable[[], object], repeats: int) -> float:
-    """Median over repeats, after one that is not counted."""
+    """Return the median time of a call, after one call to warm up."""
     evaluate()
-    taken = []
+    times = []
     for _ in range(repeats):
         start = time.perf_counter()
         evaluate()
-        taken.append(time.perf_counter() - start)
-    return float(np.median(taken))
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
 
 
 def print_evaluations(sizes: list[tuple[int, int]], n_workers: int) -> None:
-    """Seconds of value and gradient, alone with one thread and on so many workers."""
+    """Print the time of value and gradient, with one thread and on workers."""
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
         for d, n_tasks in sizes:
@@ -96,7 +96,7 @@ def print_evaluations(sizes: list[tuple[int, int]], n_workers: int) -> None:
 
 
 def print_overheads() -> None:
-    """Milliseconds of an evaluation that shards of one task each cost, by their number."""
+    """Print the time of an evaluation over shards of one task each, by number of shards."""
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with LocalCluster(n_workers=2, **options) as cluster, Client(cluster) as client:
         for d in (50, 500):
@@ -109,7 +109,7 @@ def print_overheads() -> None:
 
 def main() -> None:
     print(
-        "| d | tasks | workers | share of a worker alone, ms | cluster, ms | more, ms | µs a task |"
+        "| d | tasks | workers | one worker's share, ms | cluster, ms | overhead, ms | µs/task |"
     )
     print("|---|---|---|---|---|---|---|")
     for n_workers in (1, 2):

@@ -531,147 +531,100 @@ OPTIONAL, OPTIONAL_COUNT = (
 bounds, make_environment = ltl.bounds, ltl.datasets.make_environment
 #: Calls with a number, by the name of the call and of the argument.
 NUMBER_ENTRIES = {
-    ("OnlineLTL", "lam"): (POSITIVE, lambda value: ltl.OnlineLTL(value).fit(TASKS)),
-    ("partial_fit", "lam"): (POSITIVE, lambda value: ltl.OnlineLTL(value).partial_fit(X, y)),
-    ("euclidean", "lam"): (POSITIVE, lambda value: ltl.OnlineLTL(value, "euclidean").fit(TASKS)),
-    ("OnlineLTL", "step"): (
-        POSITIVE,
-        lambda value: ltl.OnlineLTL(1.0, "euclidean", value).fit(TASKS),
-    ),
-    ("OnlineLTL", "step_scale"): (
-        OPTIONAL,
-        lambda value: ltl.OnlineLTL(step_scale=value).fit(TASKS),
-    ),
-    ("OnlineLTLPath", "lams"): (LAMS, lambda value: ltl.OnlineLTLPath([value], HALVES).fit(TASKS)),
+    ("OnlineLTL", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v).fit(TASKS)),
+    ("partial_fit", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v).partial_fit(X, y)),
+    ("euclidean", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v, "euclidean").fit(TASKS)),
+    ("OnlineLTL", "step"): (POSITIVE, lambda v: ltl.OnlineLTL(1.0, "euclidean", v).fit(TASKS)),
+    ("OnlineLTL", "step_scale"): (OPTIONAL, lambda v: ltl.OnlineLTL(step_scale=v).fit(TASKS)),
+    ("OnlineLTLPath", "lams"): (LAMS, lambda v: ltl.OnlineLTLPath([v], HALVES).fit(TASKS)),
     ("OnlineLTLPath", "score_every"): (
         OPTIONAL_COUNT,
-        lambda value: ltl.OnlineLTLPath([1.0], HALVES, score_every=value).fit(TASKS),
+        lambda v: ltl.OnlineLTLPath([1.0], HALVES, score_every=v).fit(TASKS),
     ),
     ("OnlineLTLPath", "n_threads"): (
         OPTIONAL_COUNT,
-        lambda value: ltl.OnlineLTLPath([1.0], HALVES, n_threads=value).fit(TASKS),
+        lambda v: ltl.OnlineLTLPath([1.0], HALVES, n_threads=v).fit(TASKS),
     ),
-    ("BatchLTL", "lam"): (POSITIVE, lambda value: ltl.BatchLTL(value).fit(TASKS)),
-    ("BatchLTL", "tol"): (POSITIVE, lambda value: ltl.BatchLTL(tol=value).fit(TASKS)),
-    ("BatchLTL", "max_iter"): (COUNT, lambda value: ltl.BatchLTL(max_iter=value).fit(TASKS)),
-    ("BatchLTL", "n_threads"): (
-        OPTIONAL_COUNT,
-        lambda value: ltl.BatchLTL(n_threads=value).fit(TASKS),
-    ),
-    ("MTL", "lam"): (POSITIVE, lambda value: ltl.MTL(value).fit(TASKS)),
-    ("ITL", "lam"): (POSITIVE, lambda value: ltl.ITL(value).fit(TASKS)),
-    ("ITL.path", "lams"): (LAMS, lambda value: ltl.ITL().path(TASKS, [1.0, value])),
+    ("BatchLTL", "lam"): (POSITIVE, lambda v: ltl.BatchLTL(v).fit(TASKS)),
+    ("BatchLTL", "tol"): (POSITIVE, lambda v: ltl.BatchLTL(tol=v).fit(TASKS)),
+    ("BatchLTL", "max_iter"): (COUNT, lambda v: ltl.BatchLTL(max_iter=v).fit(TASKS)),
+    ("BatchLTL", "n_threads"): (OPTIONAL_COUNT, lambda v: ltl.BatchLTL(n_threads=v).fit(TASKS)),
+    ("MTL", "lam"): (POSITIVE, lambda v: ltl.MTL(v).fit(TASKS)),
+    ("ITL", "lam"): (POSITIVE, lambda v: ltl.ITL(v).fit(TASKS)),
+    ("ITL.path", "lams"): (LAMS, lambda v: ltl.ITL().path(TASKS, [1.0, v])),
     ("select_lam of OnlineLTL", "lams"): (
         LAMS,
-        lambda value: ltl.select_lam(ltl.OnlineLTL(), TASKS, HALVES, [value]),
+        lambda v: ltl.select_lam(ltl.OnlineLTL(), TASKS, HALVES, [v]),
     ),
     ("select_lam of MTL", "lams"): (
         LAMS,
-        lambda value: ltl.select_lam(ltl.MTL(), TASKS, HALVES, [1.0, value]),
+        lambda v: ltl.select_lam(ltl.MTL(), TASKS, HALVES, [1.0, v]),
     ),
-    ("RepresentationRidge", "lam"): (
-        POSITIVE,
-        lambda value: ltl.RepresentationRidge(lam=value).fit(X, y),
-    ),
-    ("project", "radius"): (POSITIVE, lambda value: ltl.project(D, value)),
-    ("split_samples", "fraction"): (SHARE, lambda value: TASKS.split_samples(value, 0)),
-    ("online_regret", "lam"): (POSITIVE, lambda value: bounds.online_regret(value, 3)),
-    ("online_regret", "T"): (COUNT, lambda value: bounds.online_regret(1.0, value)),
-    ("descent", "radius"): (
-        POSITIVE,
-        lambda value: bounds.gradient_descent_regret(value, 1.0, 1.0, 3),
-    ),
-    ("descent", "last_step"): (
-        POSITIVE,
-        lambda value: bounds.gradient_descent_regret(1.0, value, 1.0, 3),
-    ),
-    ("descent", "step_cost"): (
-        FROM_ZERO,
-        lambda value: bounds.gradient_descent_regret(1.0, 1.0, value, 3),
-    ),
-    ("descent", "T"): (COUNT, lambda value: bounds.gradient_descent_regret(1.0, 1.0, 1.0, value)),
-    ("entropic", "radius"): (
-        POSITIVE,
-        lambda value: bounds.entropic_regret(value, 1.0, 1.0, 3, 5, 1.0),
-    ),
-    ("entropic", "norm"): (
-        FROM_ZERO,
-        lambda value: bounds.entropic_regret(1.0, value, 1.0, 3, 5, 1.0),
-    ),
-    ("entropic", "largest_norm"): (
-        FROM_ZERO,
-        lambda value: bounds.entropic_regret(1.0, 1.0, value, 3, 5, 1.0),
-    ),
-    ("entropic", "T"): (COUNT, lambda value: bounds.entropic_regret(1.0, 1.0, 1.0, value, 5, 1.0)),
-    ("entropic", "d"): (COUNT, lambda value: bounds.entropic_regret(1.0, 1.0, 1.0, 3, value, 1.0)),
-    ("entropic", "step_scale"): (
-        POSITIVE,
-        lambda value: bounds.entropic_regret(1.0, 1.0, 1.0, 3, 5, value),
-    ),
-    ("adaptive", "lam"): (
-        POSITIVE,
-        lambda value: bounds.adaptive_regret(value, 1.0, 3, "euclidean", 5),
-    ),
-    ("adaptive", "squared_norms_sum"): (
-        FROM_ZERO,
-        lambda value: bounds.adaptive_regret(1.0, value, 3, "euclidean", 5),
-    ),
-    ("adaptive", "step_scale"): (
-        OPTIONAL,
-        lambda value: bounds.adaptive_regret(1.0, 1.0, 3, "euclidean", 5, value),
-    ),
-    ("uniform", "lam"): (POSITIVE, lambda value: bounds.uniform_generalization(value, 3, 0.1)),
-    ("uniform", "n"): (COUNT, lambda value: bounds.uniform_generalization(1.0, value, 0.1)),
-    ("uniform", "input_norm"): (
-        POSITIVE,
-        lambda value: bounds.uniform_generalization(1.0, 3, value),
-    ),
-    ("multitask", "lam"): (POSITIVE, lambda value: bounds.multitask_generalization(value, 3, 0.1)),
-    ("multitask", "T"): (COUNT, lambda value: bounds.multitask_generalization(1.0, value, 0.1)),
-    ("multitask", "delta"): (SHARE, lambda value: bounds.multitask_generalization(1.0, 3, value)),
-    ("future risk", "lam"): (
-        POSITIVE,
-        lambda value: bounds.online_excess_future_risk(value, 3, 0.1),
-    ),
-    ("future risk", "T"): (COUNT, lambda value: bounds.online_excess_future_risk(1.0, value, 0.1)),
-    ("future risk", "delta"): (
-        SHARE,
-        lambda value: bounds.online_excess_future_risk(1.0, 3, value),
-    ),
-    ("risk", "lam"): (POSITIVE, lambda value: bounds.online_excess_risk(value, 3, 3, 0.1, 0.1)),
-    ("batch risk", "lam"): (
-        POSITIVE,
-        lambda value: bounds.batch_excess_risk(value, 3, 3, 0.1, 0.1),
-    ),
-    ("batch risk", "delta"): (SHARE, lambda value: bounds.batch_excess_risk(1.0, 3, 3, value, 0.1)),
+    ("RepresentationRidge", "lam"): (POSITIVE, lambda v: ltl.RepresentationRidge(lam=v).fit(X, y)),
+    ("project", "radius"): (POSITIVE, lambda v: ltl.project(D, v)),
+    ("split_samples", "fraction"): (SHARE, lambda v: TASKS.split_samples(v, 0)),
     ("make_environment", "n_features"): (
         COUNT,
-        lambda value: make_environment(value, random_state=0).tasks(2, 3),
+        lambda v: make_environment(v, random_state=0).tasks(2, 3),
     ),
     ("make_environment", "rank"): (
         OPTIONAL_COUNT,
-        lambda value: make_environment(4, value, random_state=0).tasks(2, 3),
+        lambda v: make_environment(4, v, random_state=0).tasks(2, 3),
     ),
     ("make_environment", "noise"): (
         FROM_ZERO,
-        lambda value: make_environment(4, noise=value, random_state=0).tasks(2, 3),
+        lambda v: make_environment(4, noise=v, random_state=0).tasks(2, 3),
     ),
     ("make_environment", "signal"): (
         POSITIVE,
-        lambda value: make_environment(4, signal=value, random_state=0).tasks(2, 3),
+        lambda v: make_environment(4, signal=v, random_state=0).tasks(2, 3),
     ),
-    ("tasks", "n_tasks"): (
-        COUNT,
-        lambda value: make_environment(4, random_state=0).tasks(value, 3),
-    ),
-    ("tasks", "n_samples"): (
-        COUNT,
-        lambda value: make_environment(4, random_state=0).tasks(2, value),
-    ),
-    ("stream", "n_samples"): (
-        COUNT,
-        lambda value: next(make_environment(4, random_state=0).stream(value)),
-    ),
+    ("tasks", "n_tasks"): (COUNT, lambda v: make_environment(4, random_state=0).tasks(v, 3)),
+    ("tasks", "n_samples"): (COUNT, lambda v: make_environment(4, random_state=0).tasks(2, v)),
+    ("stream", "n_samples"): (COUNT, lambda v: next(make_environment(4, random_state=0).stream(v))),
+}
+#: Valid arguments of each bound, which are replaced one at a time.
+BOUNDS = {
+    bounds.online_regret: {"lam": 1.0, "T": 3},
+    bounds.gradient_descent_regret: {"radius": 1.0, "last_step": 1.0, "step_cost": 1.0, "T": 3},
+    bounds.entropic_regret: {
+        "radius": 1.0,
+        "norm": 1.0,
+        "largest_norm": 1.0,
+        "T": 3,
+        "d": 5,
+        "step_scale": 1.0,
+    },
+    bounds.adaptive_regret: {
+        "lam": 1.0,
+        "squared_norms_sum": 1.0,
+        "T": 3,
+        "geometry": "euclidean",
+        "d": 5,
+        "step_scale": None,
+    },
+    bounds.uniform_generalization: {"lam": 1.0, "n": 3, "input_norm": 0.1},
+    bounds.multitask_generalization: {"lam": 1.0, "T": 3, "delta": 0.1},
+    bounds.online_excess_future_risk: {"lam": 1.0, "T": 3, "delta": 0.1},
+    bounds.online_excess_risk: {"lam": 1.0, "n": 3, "T": 3, "delta": 0.1, "input_norm": 0.1},
+    bounds.batch_excess_risk: {"lam": 1.0, "n": 3, "T": 3, "delta": 0.1, "input_norm": 0.1},
+}
+BOUND_KINDS = {"T": COUNT, "d": COUNT, "n": COUNT, "delta": SHARE} | dict.fromkeys(
+    ("norm", "largest_norm", "squared_norms_sum", "step_cost"), FROM_ZERO
+)
+
+
+def bound_entry(bound, arguments, name):
+    """Return the kind of an argument of a bound, and a call with one value for it."""
+    kind = BOUND_KINDS.get(name, POSITIVE if arguments[name] is not None else OPTIONAL)
+    return kind, lambda value: bound(**(arguments | {name: value}))
+
+
+NUMBER_ENTRIES |= {
+    (bound.__name__, name): bound_entry(bound, arguments, name)
+    for bound, arguments in BOUNDS.items()
+    for name in arguments
+    if name != "geometry"
 }
 
 
@@ -687,7 +640,9 @@ def test_numbers(entry, argument):
         assert_accepted(result, outcome(lambda _, value: call(value), None, kind.convert(good)))
     for large in LARGE.values() if kind in (POSITIVE, FROM_ZERO, OPTIONAL, LAMS) else ():
         result = outcome(lambda _, value: call(value), None, large)
-        if entry != "descent" or not np.isinf(result).any():  # a bound may be infinite
+        if (
+            entry != "gradient_descent_regret" or not np.isinf(result).any()
+        ):  # a bound may be infinite
             assert_finite_or_rejected(result, f"{argument}|D")
 
 
@@ -859,10 +814,7 @@ HINTS = {
         lambda: ltl.RepresentationRidge(ltl.BatchLTL).fit(X, y),
         "D must be an array of real numbers, got BatchLTL: pass its D_",
     ),
-    "arrays for TaskSets": (
-        lambda: ltl.evaluate(D, X, y),
-        "train must be a TaskSet, got ndarray",
-    ),
+    "arrays for TaskSets": (lambda: ltl.evaluate(D, X, y), "train must be a TaskSet, got ndarray"),
     "labels, a number": (
         lambda: ltl.TaskSet(TASKS, labels=3),
         "labels must be a sequence, got int",

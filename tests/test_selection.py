@@ -399,7 +399,7 @@ def test_select_lam_warns_of_the_edge_and_of_short_fits():
         ({"tasks": []}, ValueError, "tasks must hold at least one task"),
         ({"tasks": validation_tasks()[0][:0]}, ValueError, "tasks must hold at least one task"),
         ({"validation": (validation_tasks()[0][:0],) * 2}, ValueError, "at least one task"),
-        ({"lams": 0.1}, ValueError, r"got 0.1, a number: write \[0.1\]"),
+        ({"lams": 0.1}, ValueError, r"got the number 0.1"),
         ({"tasks": [(np.ones((2, 3)), np.ones(2))]}, ValueError, "have the 3 features of tasks"),
         ({"validation": None}, ValueError, r"validation must be a pair \(train, test\)"),
         ({"lams": [-1.0]}, ValueError, r"lams\[0\]"),
