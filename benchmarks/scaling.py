@@ -108,9 +108,7 @@ def print_overheads() -> None:
 
 
 def main() -> None:
-    print(
-        "| d | tasks | workers | one worker's share, ms | cluster, ms | overhead, ms | µs/task |"
-    )
+    print("| d | tasks | workers | one worker's share, ms | cluster, ms | overhead, ms | µs/task |")
     print("|---|---|---|---|---|---|---|")
     for n_workers in (1, 2):
         print_evaluations([(50, 200), (50, 2000), (50, 20000), (200, 400), (1000, 40)], n_workers)
