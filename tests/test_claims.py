@@ -2,7 +2,7 @@
 
 import pytest
 
-from fastltl import claims
+from fastltl.experiments import claims
 from fastltl.experiments.paper import (
     ALONE,
     BATCH,

@@ -4,12 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from fastltl.candidates import LAMS
 from sklearn.linear_model import Ridge
 from sklearn.metrics import explained_variance_score, mean_squared_error
 
 import fastltl as ltl
-from fastltl import comparison
+from fastltl.experiments import compare
 from fastltl.experiments.trials import (
     PAPER_STEP,
     Trial,
@@ -20,6 +19,7 @@ from fastltl.experiments.trials import (
     learn_online,
     score_pooled,
 )
+from fastltl.selection import LAMS
 
 
 def tasks_of(n_tasks=24, n_samples=10, n_features=5, noise=0.1, seed=0):
@@ -35,7 +35,7 @@ def small_trial(**settings):
 
 @pytest.fixture(scope="module")
 def found():
-    return comparison.compare(tasks_of(), seed=1)
+    return compare.compare(tasks_of(), seed=1)
 
 
 def test_every_task_is_held_out_once(found):
@@ -46,11 +46,11 @@ def test_every_task_is_held_out_once(found):
 
 def test_rows_are_means_over_the_tasks(found):
     folds = [fold["values"]["methods"] for fold in found["cells"]]
-    alone = np.concatenate([fold[comparison.ALONE]["mse"] for fold in folds])
+    alone = np.concatenate([fold[compare.ALONE]["mse"] for fold in folds])
     for row in found["methods"]:
         errors = np.concatenate([fold[row["method"]]["mse"] for fold in folds])
         assert row["mse"] == pytest.approx(errors.mean())
-        if row["method"] != comparison.ALONE:
+        if row["method"] != compare.ALONE:
             assert row["gain"] == pytest.approx(100 * (1 - errors.mean() / alone.mean()))
             assert row["wins"] == np.mean(errors < alone)
             (low, high), (lower, higher) = row["interval"], row["strict_interval"]
@@ -59,7 +59,7 @@ def test_rows_are_means_over_the_tasks(found):
 
 @pytest.mark.slow
 def test_numbers_are_the_same_for_any_number_of_processes(found):
-    again = comparison.compare(tasks_of(), seed=1, n_jobs=2)
+    again = compare.compare(tasks_of(), seed=1, n_jobs=2)
     for key in ("data", "curve", "verdict", "representation"):
         assert again[key] == found[key]
     for ours, theirs in zip(again["methods"], found["methods"], strict=True):
@@ -68,28 +68,28 @@ def test_numbers_are_the_same_for_any_number_of_processes(found):
 
 def test_small_tasks_are_left_out_and_too_few_refused():
     tasks = ltl.TaskSet([*tasks_of(8, 8), *tasks_of(3, 3, seed=1)])
-    assert comparison.compare(tasks)["data"]["n_left_out"] == 3
+    assert compare.compare(tasks)["data"]["n_left_out"] == 3
     with pytest.raises(ValueError, match=r"at least 4 tasks with 4 samples .* got 1: of 1 tasks 0"):
-        comparison.compare(tasks_of(1))
+        compare.compare(tasks_of(1))
 
 
 def test_targets_must_vary_and_features_not_overflow():
     tasks = tasks_of(8)
     constant = ltl.TaskSet([*tasks, *((X, np.ones(len(y))) for X, y in tasks_of(3, seed=1))])
-    assert len(comparison.usable_tasks(constant)) == 8
+    assert len(compare.usable_tasks(constant)) == 8
     with pytest.raises(ValueError, match=r"target that varies, got 0: .* and 3 the same target"):
-        comparison.usable_tasks(constant[8:])
+        compare.usable_tasks(constant[8:])
     with pytest.raises(ValueError, match=r"features must not be larger than 1e\+150, got 1e\+200"):
-        comparison.usable_tasks(tasks.map_inputs(lambda X: 0 * X + 1e200))
+        compare.usable_tasks(tasks.map_inputs(lambda X: 0 * X + 1e200))
 
 
 def test_the_unit_of_a_feature_matters_only_unscaled():
     tasks, units = tasks_of(12), np.array([1e-4, 1, 1, 1, 1e4])
-    ours = comparison.compare(tasks.map_inputs(lambda X: X * units))
-    theirs = comparison.compare(tasks)
+    ours = compare.compare(tasks.map_inputs(lambda X: X * units))
+    theirs = compare.compare(tasks)
     for one, other in zip(ours["methods"], theirs["methods"], strict=True):
         assert one["mse"] == pytest.approx(other["mse"], rel=1e-3)
-    unscaled = comparison.compare(tasks.map_inputs(lambda X: X * units), scale=False)
+    unscaled = compare.compare(tasks.map_inputs(lambda X: X * units), scale=False)
     assert unscaled["methods"][0]["mse"] != pytest.approx(theirs["methods"][0]["mse"], rel=1e-3)
 
 
@@ -138,7 +138,7 @@ def test_a_share_of_the_validation_tasks_goes_with_few_training_tasks():
 def rows_with(intervals, wins=0.8):
     return [
         {"method": method, "gain": (low + high) / 2, "strict_interval": [low, high], "wins": wins}
-        for method, (low, high) in zip(comparison.SHARING, intervals, strict=True)
+        for method, (low, high) in zip(compare.SHARING, intervals, strict=True)
     ]
 
 
@@ -160,7 +160,7 @@ BAD = (-9, -1)
     ],
 )
 def test_the_verdict_follows_from_the_intervals(intervals, n_tasks, wins, helps, said):
-    found = comparison.verdict(rows_with(intervals, wins), n_tasks)
+    found = compare.verdict(rows_with(intervals, wins), n_tasks)
     assert found["helps"] == helps
     assert re.match(said, found["sentence"])
 
@@ -173,15 +173,15 @@ def test_intervals_hold_the_truth_even_of_heavy_tails(n_tasks, least):
     for k in range(200):
         baseline = random.gamma(1.0, size=n_tasks)
         factors = 0.8 * np.exp(0.5 * random.standard_normal(n_tasks) - 0.125)
-        [(low, high)] = comparison.gain_intervals(factors * baseline, baseline, [0.95], k)
+        [(low, high)] = compare.gain_intervals(factors * baseline, baseline, [0.95], k)
         holds.append(low <= 20 <= high)
     assert least <= np.mean(holds) <= 0.99
 
 
 def test_an_interval_of_no_difference_and_of_no_error():
     errors = np.array([1.0, 2.0, 3.0])
-    assert comparison.gain_intervals(errors, errors, [0.95], 0) == [[0.0, 0.0]]
-    assert comparison.gain_intervals(0 * errors, 0 * errors, [0.95], 0) == [[100.0, 100.0]]
+    assert compare.gain_intervals(errors, errors, [0.95], 0) == [[0.0, 0.0]]
+    assert compare.gain_intervals(0 * errors, 0 * errors, [0.95], 0) == [[100.0, 100.0]]
 
 
 @pytest.mark.slow
@@ -195,20 +195,20 @@ def test_sharing_is_not_said_to_help_where_there_is_nothing_to_share():
             (random.normal(size=(8, 4)), scale * (3 * random.normal() + random.normal(size=8)))
             for scale in scales
         ]
-        helps.append(comparison.compare(ltl.TaskSet(tasks), seed)["verdict"]["helps"])
+        helps.append(compare.compare(ltl.TaskSet(tasks), seed)["verdict"]["helps"])
     assert helps.count("yes") <= 2
 
 
 def test_a_representation_in_words():
     D = np.diag([8.0, 1.0, 1.0, 0.0])
-    said = comparison.describe(D, ["a", "b", "c", "d"])
+    said = compare.describe(D, ["a", "b", "c", "d"])
     assert said["shares"] == pytest.approx([0.8, 0.1, 0.1, 0.0])
     assert said["effective_rank"] == pytest.approx(np.exp(-0.8 * np.log(0.8) - 0.2 * np.log(0.1)))
     assert said["directions"][0]["features"][0] == {"name": "a", "weight": 1.0}
-    assert comparison.describe(np.eye(4), list("abcd"))["effective_rank"] == pytest.approx(4)
+    assert compare.describe(np.eye(4), list("abcd"))["effective_rank"] == pytest.approx(4)
     turned = np.array([[0.8, -0.6], [0.6, 0.8]]) @ np.diag([3.0, 1.0])
     D = turned @ np.array([[0.8, -0.6], [0.6, 0.8]]).T
-    leading = comparison.describe(D, ["a", "b"])["directions"][0]["features"]
+    leading = compare.describe(D, ["a", "b"])["directions"][0]["features"]
     assert [one["name"] for one in leading] == ["a", "b"]
     assert [one["weight"] for one in leading] == pytest.approx([0.8, 0.6])
 
@@ -217,7 +217,7 @@ def test_directions_do_not_depend_on_rounding():
     """Of equal entries the first names the direction; of equal eigenvalues none does."""
     direction = np.array([1.0, -1.0 - 1e-12, 0.0, 0.0]) / np.sqrt(2)
     D = np.eye(4) + 3 * np.outer(direction, direction)
-    said = comparison.describe(D, list("abcd"))["directions"]
+    said = compare.describe(D, list("abcd"))["directions"]
     assert len(said) == 1
     assert [one["name"] for one in said[0]["features"]][:2] == ["a", "b"]
     assert said[0]["features"][0]["weight"] > 0 > said[0]["features"][1]["weight"]

@@ -9,23 +9,24 @@ import time
 
 import numpy as np
 import pytest
-from fastltl.candidates import LAMS
 from schools import PATH, needs_schools
 
 import fastltl as ltl
-from fastltl import experiments, reference
+from fastltl import reference
+from fastltl.experiments import paper
+from fastltl.selection import LAMS
 
 SMALL = {
     "grid": [
         {"seed": 0, "noise": noise, "n_samples": n, "trial": trial, "n_tasks": [4, 8]}
         for trial in range(2)
         for n in (5, 8)
-        for noise in experiments.NOISES
+        for noise in paper.NOISES
     ],
     "stream": [
         {"seed": 0, "noise": noise, "n_samples": 6, "trial": trial, "batch_after": [1, 5]}
         for trial in range(2)
-        for noise in experiments.NOISES
+        for noise in paper.NOISES
     ],
     "timing": [{"seed": 0, "trial": 0, "n_tasks": 50, "n_samples": 20}],
     "schools": [{"seed": 0, "trial": trial, "batch_after": [35]} for trial in range(2)],
@@ -35,30 +36,28 @@ SMALL = {
 @pytest.fixture
 def small(monkeypatch):
     """Fewer and smaller cells."""
-    monkeypatch.setattr(experiments, "STREAM_TASKS", 5)
-    monkeypatch.setattr(experiments, "N_TEST_TASKS", 6)
+    monkeypatch.setattr(paper, "STREAM_TASKS", 5)
+    monkeypatch.setattr(paper, "N_TEST_TASKS", 6)
     for name, cells in SMALL.items():
-        smaller = dataclasses.replace(
-            experiments.EXPERIMENTS[name], cells=lambda *_, cells=cells: cells
-        )
-        monkeypatch.setitem(experiments.EXPERIMENTS, name, smaller)
+        smaller = dataclasses.replace(paper.EXPERIMENTS[name], cells=lambda *_, cells=cells: cells)
+        monkeypatch.setitem(paper.EXPERIMENTS, name, smaller)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["grid", "stream"])
 def test_results_are_kept_and_the_same_again(name, small, tmp_path):
-    first = experiments.reproduce(name, tmp_path / "one", n_jobs=1)
+    first = paper.reproduce(name, tmp_path / "one", n_jobs=1)
     kept = json.loads((tmp_path / "one" / f"{name}.json").read_text())
     assert kept == first
     assert [cell["cell"] for cell in first["cells"]] == SMALL[name]
     assert first["manifest"]["parameters"] == {"seed": 0, "trials": 10, "quick": False}
-    second = experiments.reproduce(name, tmp_path / "two", n_jobs=1)
+    second = paper.reproduce(name, tmp_path / "two", n_jobs=1)
     assert second["summary"] == first["summary"]
 
 
 @pytest.mark.slow
 def test_only_missing_cells_are_computed(small, tmp_path, monkeypatch):
-    whole = experiments.reproduce("grid", tmp_path)
+    whole = paper.reproduce("grid", tmp_path)
     path = tmp_path / "grid.json"
     cut = json.loads(path.read_text())
     kept = cut["cells"][:3]
@@ -67,11 +66,11 @@ def test_only_missing_cells_are_computed(small, tmp_path, monkeypatch):
 
     def counted(cell):
         computed.append(cell)
-        return experiments._grid_cell(cell)
+        return paper._grid_cell(cell)
 
-    smaller = dataclasses.replace(experiments.EXPERIMENTS["grid"], compute=counted)
-    monkeypatch.setitem(experiments.EXPERIMENTS, "grid", smaller)
-    again = experiments.reproduce("grid", tmp_path)
+    smaller = dataclasses.replace(paper.EXPERIMENTS["grid"], compute=counted)
+    monkeypatch.setitem(paper.EXPERIMENTS, "grid", smaller)
+    again = paper.reproduce("grid", tmp_path)
     assert computed == SMALL["grid"][3:]
     assert again["cells"][:3] == kept
     assert again["summary"] == whole["summary"]
@@ -79,11 +78,11 @@ def test_only_missing_cells_are_computed(small, tmp_path, monkeypatch):
 
 def test_the_cells_of_each_experiment():
     for name, (full, quick) in {"grid": (300, 20), "stream": (20, 6), "timing": (18, 2)}.items():
-        experiment = experiments.EXPERIMENTS[name]
+        experiment = paper.EXPERIMENTS[name]
         assert len(experiment.cells(0, experiment.trials, False)) == full
         assert len(experiment.cells(0, experiment.quick_trials, True)) == quick
-    assert len(experiments.EXPERIMENTS["schools"].cells(0, 20, False)) == 20
-    grid = experiments.EXPERIMENTS["grid"].cells(0, 1, False)
+    assert len(paper.EXPERIMENTS["schools"].cells(0, 20, False)) == 20
+    grid = paper.EXPERIMENTS["grid"].cells(0, 1, False)
     assert {cell["n_samples"] for cell in grid} == set(range(10, 151, 10))
     assert all(cell["n_tasks"] == list(range(10, 151, 10)) for cell in grid)
 
@@ -92,7 +91,7 @@ def test_the_cells_of_each_experiment():
 def test_a_cell_of_the_grid_by_hand():
     """Everything again with public functions, each lam chosen by a quarter as many tasks."""
     cell = {"seed": 5, "noise": 0.1, "n_samples": 6, "trial": 1, "n_tasks": [4, 12]}
-    ours = experiments._grid_cell(cell)
+    ours = paper._grid_cell(cell)
     random = np.random.default_rng([5, 1, 6])
     environment = ltl.datasets.make_environment(50, noise=0.1, random_state=random)
     training = environment.tasks(12, 6)
@@ -102,8 +101,8 @@ def test_a_cell_of_the_grid_by_hand():
     for k, (n_tasks, n_validation) in enumerate([(4, 1), (12, 3)]):
         halves = tuple(half[:n_validation] for half in validation)
         for method, geometry, step in (
-            (experiments.DEFAULT, "entropic", "adaptive"),
-            (experiments.PAPER, "euclidean", "theory"),
+            (paper.DEFAULT, "entropic", "adaptive"),
+            (paper.PAPER, "euclidean", "theory"),
         ):
             path = ltl.OnlineLTLPath(LAMS, halves, geometry=geometry, step=step)
             path.fit(training[:n_tasks])
@@ -114,7 +113,7 @@ def test_a_cell_of_the_grid_by_hand():
 
 @pytest.mark.slow
 def test_timed_runs_do_the_same_work(small):
-    seconds = experiments._timing_cell(SMALL["timing"][0])
+    seconds = paper._timing_cell(SMALL["timing"][0])
     assert len(seconds) == 6
     assert all(value > 0 for value in seconds.values())
     tasks = ltl.datasets.make_environment(8, random_state=0).tasks(6, 5)
@@ -127,31 +126,31 @@ def test_timed_runs_do_the_same_work(small):
 
 
 def test_means_and_intervals():
-    row = experiments.mean_with_interval([1.0, 2.0, 3.0, 4.0])
+    row = paper.mean_with_interval([1.0, 2.0, 3.0, 4.0])
     assert row["mean"] == 2.5
     # 3.182 is the 97.5 % quantile of Student's t with three degrees of freedom.
     assert row["high"] - row["mean"] == pytest.approx(
         3.1824 * np.std([1, 2, 3, 4], ddof=1) / 2, 1e-4
     )
-    assert experiments.mean_with_interval([1.0])["low"] is None
+    assert paper.mean_with_interval([1.0])["low"] is None
 
 
 @needs_schools
 @pytest.mark.slow
 def test_online_ltl_beats_ridge_regression_on_the_schools(tmp_path):
-    results = experiments.reproduce("schools", tmp_path, quick=True, n_jobs=2, schools=PATH)
+    results = paper.reproduce("schools", tmp_path, quick=True, n_jobs=2, schools=PATH)
     last = {row["method"]: row for row in results["summary"]}
-    assert last[experiments.DEFAULT]["trials"] == 20
-    assert last[experiments.DEFAULT]["n_tasks"] == 35
-    assert last[experiments.DEFAULT]["gain"]["mean"] >= 4
-    assert {experiments.BATCH, experiments.MULTITASK, experiments.ALONE} <= set(last)
+    assert last[paper.DEFAULT]["trials"] == 20
+    assert last[paper.DEFAULT]["n_tasks"] == 35
+    assert last[paper.DEFAULT]["gain"]["mean"] >= 4
+    assert {paper.BATCH, paper.MULTITASK, paper.ALONE} <= set(last)
 
 
 def test_schools_must_be_somewhere(tmp_path):
     with pytest.raises(ValueError, match="schools must say where"):
-        experiments.reproduce("schools", tmp_path)
+        paper.reproduce("schools", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.mat"):
-        experiments.reproduce("schools", tmp_path, schools="nowhere.mat")
+        paper.reproduce("schools", tmp_path, schools="nowhere.mat")
     assert list(tmp_path.iterdir()) == []
 
 

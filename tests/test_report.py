@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 import pytest
 from test_comparison import tasks_of
 
-from fastltl import comparison, experiments, figures, report
+from fastltl.experiments import compare, figures, paper, report
 
 NAMES = {"learning", "gains", "spectrum"}
 
 
 @pytest.fixture(scope="module")
 def compared():
-    return comparison.compare(tasks_of(n_tasks=16))
+    return compare.compare(tasks_of(n_tasks=16))
 
 
 @pytest.fixture(scope="module")
@@ -29,28 +29,28 @@ def comparison_page(compared, tmp_path_factory):
 def reproduction_page(tmp_path_factory):
     """The page of all experiments, each with results such as it has, but made up."""
     out = tmp_path_factory.mktemp("reproduced")
-    return report.write_reproduction([made_up(name) for name in experiments.EXPERIMENTS], out)
+    return report.write_reproduction([made_up(name) for name in paper.EXPERIMENTS], out)
 
 
 def made_up(name):
     """Results of an experiment with rows of cells that nobody computed."""
-    experiment = experiments.EXPERIMENTS[name]
+    experiment = paper.EXPERIMENTS[name]
     cells = experiment.cells(0, 2, name != "grid")
     rows = []
     for cell in cells:
         better = 1.0 - 0.01 * cell["trial"]
         if name == "grid":
-            methods = dict.fromkeys((experiments.ALONE, *experiments.ONLINE))
+            methods = dict.fromkeys((paper.ALONE, *paper.ONLINE))
             values = {m: [better] * len(cell["n_tasks"]) for m in methods}
-            values[experiments.DEFAULT] = [better - 0.02 * k for k in range(15)]
+            values[paper.DEFAULT] = [better - 0.02 * k for k in range(15)]
         elif name == "timing":
-            methods = (experiments.BATCH, *experiments.ONLINE)
+            methods = (paper.BATCH, *paper.ONLINE)
             values = {f"{m}{kind}": better for m in methods for kind in ("", ", plain NumPy")}
         else:
-            values = dict.fromkeys((experiments.ALONE, experiments.MULTITASK), better)
-            values |= {experiments.SUBSPACE: better / 2} if name == "stream" else {}
-            values |= {m: [better] * 35 for m in experiments.ONLINE}
-            values[experiments.BATCH] = [better] * len(cell["batch_after"])
+            values = dict.fromkeys((paper.ALONE, paper.MULTITASK), better)
+            values |= {paper.SUBSPACE: better / 2} if name == "stream" else {}
+            values |= {m: [better] * 35 for m in paper.ONLINE}
+            values[paper.BATCH] = [better] * len(cell["batch_after"])
         rows.append(cell | values)
     manifest = {"experiment": name, "parameters": {"trials": 2, "quick": True, "seed": 0}}
     summary = experiment.summarise(rows)

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from fastltl import results
+from fastltl.experiments import results
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
