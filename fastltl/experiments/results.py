@@ -1,4 +1,8 @@
-"""Results files: cells computed in parallel, kept as they come, with where they come from."""
+"""Compute the cells of an experiment in parallel and keep them in a results file.
+
+A cell is one unit of work: a mapping of parameters from which its values are computed. A results
+file is JSON with the cells and a manifest of the parameters, the machine and the versions.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ import platform
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -24,25 +29,21 @@ from fastltl._validation import check_threads, reason_of
 from fastltl.distributed.cluster import TIMEOUT, Cluster
 from fastltl.io.storage import write_whole
 
-#: Of results files; one of another format is not continued.
+#: Format of results files; a file of another format is refused.
 FORMAT = 1
-
 #: Seconds to wait for a Dask scheduler to answer.
 CONNECT = 10
-
-#: Packages that numbers may depend on.
+#: Packages whose versions may change the numbers.
 PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
-
-#: What is kept of a cell.
+#: Keys of a computed cell.
 CELL_KEYS = {"cell", "values", "seconds", "warnings"}
-
-#: What one unit of work is asked for, by name; its results are computed from nothing else.
 Cell = Mapping[str, Any]
 Results = dict[str, Any]
+Compute = Callable[[Cell], Any]
 
 
 def machine() -> dict[str, Any]:
-    """What results and speed may depend on."""
+    """Describe the software and hardware that numbers and speed may depend on."""
     return {
         "fastltl": __version__,
         "python": platform.python_version(),
@@ -60,16 +61,15 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or "unknown")
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
 
 
 def new_results(experiment: str, parameters: Mapping[str, Any]) -> Results:
-    """Results with a manifest and no cells yet."""
+    """Return results with a manifest and no cells."""
     manifest = {
         "format": FORMAT,
         "experiment": experiment,
@@ -82,37 +82,25 @@ def new_results(experiment: str, parameters: Mapping[str, Any]) -> Results:
 
 
 def compute_cells(
-    compute: Callable[[Cell], Any],
-    cells: Iterable[Cell],
-    n_jobs: int,
-    label: str,
-    dask: str | None = None,
+    compute: Compute, cells: Sequence[Cell], n_jobs: int, label: str, dask: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Compute cells in processes, as they come: each with its values, seconds and warnings.
+    """Compute cells in parallel; yield each with its values, seconds and warnings when done.
 
-    With one job the cells are computed one after another in this process, with all its threads;
-    with several, joblib gives each process its share of the threads. With the address of a Dask
-    scheduler the processes are those of its cluster.
+    With one job, cells are computed one after another in this process, with all its threads. With
+    several, joblib gives each process its share of the threads. If `dask` is the address of a
+    scheduler, its workers compute the cells instead.
     """
-    wanted = list(cells)
-    bar = tqdm(total=len(wanted), desc=label, unit="cell", disable=not wanted)
-    work = partial(_compute, compute)
-    done = map_here(work, wanted, n_jobs) if dask is None else map_on_cluster(work, wanted, dask)
-    with bar:
-        for cell in done:
-            yield cell
-            bar.update()
+    if dask is None:
+        n_jobs = max(1, min(effective_n_jobs(n_jobs), len(cells)))
+        parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", max_nbytes=None)
+        done = parallel(delayed(_compute)(compute, cell) for cell in cells)
+    else:
+        done = map_on_cluster(partial(_compute, compute), cells, dask)
+    yield from tqdm(done, total=len(cells), desc=label, unit="cell", disable=not cells)
 
 
-def map_here(work: Callable[[Cell], Any], cells: list[Cell], n_jobs: int) -> Iterator[Any]:
-    """work(cell) of each, as they come, from processes of this machine."""
-    n_jobs = max(1, min(effective_n_jobs(n_jobs), len(cells)))
-    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", max_nbytes=None)
-    yield from parallel(delayed(work)(cell) for cell in cells)
-
-
-def map_on_cluster(work: Callable[[Cell], Any], cells: list[Cell], address: str) -> Iterator[Any]:
-    """work(cell) of each, as they come, from the workers of the scheduler at an address."""
+def map_on_cluster(work: Compute, cells: Sequence[Cell], address: str) -> Iterator[Any]:
+    """Yield work(cell) for each cell, in the order of completion, from Dask workers."""
     if not cells:
         return
     with connected(address) as client:
@@ -121,11 +109,11 @@ def map_on_cluster(work: Callable[[Cell], Any], cells: list[Cell], address: str)
 
 
 def connected(address: str) -> Any:
-    """A client of the Dask scheduler at an address."""
+    """Return a client of the Dask scheduler at an address."""
     try:
         from distributed import Client
     except ImportError as error:
-        raise ImportError("to use a cluster, pip install 'fastltl[distributed]'.") from error
+        raise ImportError("a cluster needs dask: pip install 'fastltl[distributed]'.") from error
     try:
         return Client(address, timeout=CONNECT)
     except (OSError, ValueError) as error:
@@ -135,7 +123,7 @@ def connected(address: str) -> Any:
         ) from error
 
 
-def _compute(compute: Callable[[Cell], Any], cell: Cell) -> dict[str, Any]:
+def _compute(compute: Compute, cell: Cell) -> dict[str, Any]:
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -149,31 +137,28 @@ def _compute(compute: Callable[[Cell], Any], cell: Cell) -> dict[str, Any]:
 
 
 def continue_results(path: Path, fresh: Results) -> Results:
-    """Fresh results with the cells that a file has, if they come from the same machine."""
+    """Return fresh results with the cells of an earlier run, if the file at path has some."""
     if not path.exists():
         return fresh
     found = read_results(path)
-    mine, theirs = (one["manifest"]["machine"] for one in (fresh, found))
+    ours, theirs = fresh["manifest"]["machine"], found["manifest"]["machine"]
     for name in ("fastltl", "cpu", *PACKAGES):
-        if mine[name] != theirs[name]:
+        if ours[name] != theirs[name]:
             raise ValueError(
-                f"out must be another folder than {path.parent}: its {path.name} was computed "
-                f"with {name} {theirs[name]}, not {mine[name]}."
+                f"{path} was computed with {name} {theirs[name]}, not {ours[name]}: choose another "
+                "output folder."
             )
     return fresh | {"cells": found["cells"]}
 
 
 def missing_cells(results: Results, cells: Iterable[Cell]) -> list[Cell]:
-    """Those of the cells that the results do not have."""
-    have = [found["cell"] for found in results["cells"]]
-    return [cell for cell in cells if cell not in have]
+    """Return the cells that are not in the results yet."""
+    computed = [one["cell"] for one in results["cells"]]
+    return [cell for cell in cells if cell not in computed]
 
 
 def finish(results: Results, cells: Iterable[Cell]) -> list[dict[str, Any]]:
-    """Note what these cells took and were warned of; what they ask for and have, in order.
-
-    Results may have more cells, of an earlier and larger run.
-    """
+    """Record the seconds and warnings of these cells only; return their parameters and values."""
     done = [next(one for one in results["cells"] if one["cell"] == cell) for cell in cells]
     results["manifest"]["seconds"] = sum(one["seconds"] for one in done)
     results["warnings"] = dict(Counter(text for one in done for text in one["warnings"]))
@@ -181,23 +166,20 @@ def finish(results: Results, cells: Iterable[Cell]) -> list[dict[str, Any]]:
 
 
 def read_results(path: Path) -> Results:
-    """The results in a file that `write_results` wrote."""
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
+    """Read a file written by `write_results`."""
+    with suppress(ValueError, KeyError, TypeError):
+        results: Results = json.loads(path.read_text(encoding="utf-8"))
         manifest = results["manifest"]
-        is_ours = (
+        if (
             manifest["format"] == FORMAT
             and manifest["experiment"] == path.stem
             and {"fastltl", "cpu", *PACKAGES} <= set(manifest["machine"])
             and all(set(one) == CELL_KEYS for one in results["cells"])
-        )
-    except (ValueError, KeyError, TypeError):
-        is_ours = False
-    if not is_ours:
-        raise ValueError(f"{path} is not a results file of this version: move it elsewhere.")
-    return dict(results)
+        ):
+            return results
+    raise ValueError(f"{path} is not a results file of this version: move it elsewhere.")
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Write results as JSON, whole or not at all."""
+    """Write results as JSON, atomically."""
     write_whole(path, f"{json.dumps(results, indent=1, allow_nan=False)}\n".encode())
