@@ -1,7 +1,7 @@
-"""The paper's experiments: cells to compute, and their summary.
+"""Run the paper's experiments.
 
-An experiment is a list of cells, each computed from nothing but what it says; their summary is
-means over trials with 95 % intervals. Nothing here draws or prints.
+An experiment is a list of cells, computed independently of each other, and a summary of them:
+means over trials with 95 % intervals.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from scipy import stats
 
 from fastltl import functional, reference
 from fastltl._threads import one_blas_thread
+from fastltl._validation import Array
 from fastltl.batch import BatchLTL
 from fastltl.datasets import load_schools, make_environment
 from fastltl.experiments.compare import compare, compile_comparison
@@ -33,14 +34,7 @@ from fastltl.experiments.results import (
     new_results,
     write_results,
 )
-from fastltl.experiments.trials import (
-    PAPER_STEP,
-    Trial,
-    learn_alone,
-    learn_batch,
-    learn_multitask,
-    learn_online,
-)
+from fastltl.experiments.trials import PAPER_STEP, Trial, fit_batch, fit_itl, fit_mtl, fit_online
 from fastltl.independent import ITL
 from fastltl.metrics import relative_improvement
 from fastltl.online import OnlineLTL
@@ -48,18 +42,18 @@ from fastltl.path import OnlineLTLPath
 from fastltl.selection import LAMS
 from fastltl.tasks import TaskSet
 
-#: Names of the methods, as results files and figures have them.
+#: Names of the methods in results files and figures.
 ALONE, MULTITASK, BATCH, SUBSPACE = "ITL", "MTL", "batch LTL", "true subspace"
 DEFAULT, PAPER = "online LTL (default)", "online LTL (paper's step)"
 ONLINE: dict[str, dict[str, Any]] = {DEFAULT: {}, PAPER: PAPER_STEP}
 
-#: The paper's noise and a lower one, at which there is more to gain.
+#: Standard deviations of the noise: the paper's, and a lower one with more to gain.
 NOISES = (0.2, 0.05)
 N_FEATURES, N_TEST_TASKS, STREAM_SAMPLES, STREAM_TASKS = 50, 100, 25, 50
 
-#: Of the timings: one candidate, since the paper does not say how many its seconds are for.
+#: Timings are for one lam, because the paper does not say how many its seconds are for.
 TIMED_LAM, TIMED_TOL = 1e-2, 1e-4
-#: The paper's Table 1, seconds of batch and online LTL by (T, n).
+#: The paper's Table 1: seconds of batch and online LTL by (T, n).
 PAPER_SECONDS = {
     (50, 20): (85, 36),
     (50, 50): (227, 86),
@@ -69,33 +63,26 @@ PAPER_SECONDS = {
     (150, 50): (2003, 776),
 }
 
+#: The demonstration's environment, with little noise so that there is something to gain.
+DEMO: dict[str, Any] = {"n_features": 30, "n_tasks": 200, "n_samples": 40, "noise": 0.05}
+
 Row = dict[str, Any]
 
 
-#: So many tasks that threads share in evaluations, however small they are.
-MANY = 300
-
-
 def compile_kernels() -> None:
-    """Run every kernel once, so that none compiles later."""
+    """Run every kernel once, so that none is compiled later."""
     tasks = TaskSet([(np.ones((2, 3)), np.ones(2)), (np.eye(3), np.ones(3))])
     X, y = np.ones((2, 3)), np.ones(2)
-    for geometry, step in (("euclidean", "theory"), ("entropic", "adaptive")):
-        path = OnlineLTLPath(
-            [1.0, 2.0], (tasks, tasks), geometry=geometry, step=step, score_every=1
-        )
+    for settings in ONLINE.values():
+        path = OnlineLTLPath([1.0, 2.0], (tasks, tasks), score_every=1, **settings)
         D = path.fit(tasks).representations_[0]
-        OnlineLTL(geometry=geometry, step=step, fit_intercept=True).fit(tasks).transform(X)
+        OnlineLTL(fit_intercept=True, **settings).fit(tasks).transform(X)
     compile_comparison()
-    BatchLTL(n_threads=2).fit(TaskSet([(X, y)] * MANY))
+    BatchLTL(n_threads=2).fit(TaskSet([(X, y)] * 300))  # enough tasks to use threads
     ITL().fit(tasks).adapt(X, y)
-    for formula in (functional.task_loss, functional.task_gradient):
-        formula(D, X, y)
+    functional.task_loss(D, X, y)
+    functional.task_gradient(D, X, y)
     functional.project(D, 1.0)
-
-
-#: The tasks of the demonstration: a low noise, at which there is something to gain.
-DEMO: dict[str, Any] = {"n_features": 30, "n_tasks": 200, "n_samples": 40, "noise": 0.05}
 
 
 def demo(seed: int = 0, n_jobs: int = 1) -> Results:
@@ -106,14 +93,14 @@ def demo(seed: int = 0, n_jobs: int = 1) -> Results:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What to compute for a figure or table of the paper, and what to make of it."""
+    """Define the cells of a figure or table of the paper, and how to compute and summarise them."""
 
-    cells: Callable[[int, int, bool], list[Cell]]  # of a seed, a number of trials, and quick
+    cells: Callable[[int, int, bool], list[Cell]]  # arguments: seed, trials, quick
     compute: Callable[..., Any]
     summarise: Callable[[Sequence[Row]], list[Row]]
     trials: int
     quick_trials: int
-    runs_alone: bool = False  # one cell at a time, as it measures seconds
+    is_timed: bool = False  # computes one cell at a time, in this process
 
 
 def reproduce(
@@ -126,7 +113,7 @@ def reproduce(
     schools: str | PathLike[str] | None = None,
     dask: str | None = None,
 ) -> Results:
-    """Compute an experiment and keep it in out/name.json, from which a later call goes on.
+    """Run an experiment and keep its results in out/name.json; a later call continues from there.
 
     Parameters
     ----------
@@ -135,17 +122,17 @@ def reproduce(
     out : Path
         Folder of the results file.
     seed : int
-        All numbers but seconds follow from it.
+        Determines all numbers but the seconds.
     trials : int, optional
-        How often it is repeated; by default 10, 10, 3 and 20 times.
+        Number of repetitions; by default 10, 10, 3 and 20.
     quick : bool
-        Whether to compute less, in a few minutes.
+        Whether to run a smaller version, in a few minutes.
     n_jobs : int
-        Processes that share the cells.
+        Number of processes that share the cells.
     schools : str or path, optional
-        Where schoolData.mat is; "schools" needs it.
+        Path of schoolData.mat, needed by "schools".
     dask : str, optional
-        Address of a Dask scheduler whose cluster has the processes. "timing" runs here.
+        Address of a Dask scheduler whose workers compute the cells, except those of "timing".
 
     Returns
     -------
@@ -158,13 +145,13 @@ def reproduce(
     compute = experiment.compute
     if name == "schools":
         compute = partial(compute, tasks=schools_tasks(schools))
+    if experiment.is_timed:
+        n_jobs, dask = 1, None
     path = out / f"{name}.json"
     parameters = {"seed": seed, "trials": trials, "quick": quick}
     results = continue_results(path, new_results(name, parameters))
     cells = experiment.cells(seed, trials, quick)
-    missing = missing_cells(results, cells)
-    where = (1, name, None) if experiment.runs_alone else (n_jobs, name, dask)
-    for done in compute_cells(compute, missing, *where):
+    for done in compute_cells(compute, missing_cells(results, cells), n_jobs, name, dask):
         results["cells"].append(done)
         write_results(path, results)
     results["summary"] = experiment.summarise(finish(results, cells))
@@ -173,49 +160,45 @@ def reproduce(
 
 
 def schools_tasks(path: str | PathLike[str] | None) -> TaskSet:
-    """The Schools data, if it is said where."""
+    """Load the Schools data; raise if no path is given."""
     if path is None:
-        raise ValueError("schools must say where schoolData.mat is, got nothing.")
+        raise ValueError("schools must say where schoolData.mat is: pass the path of the file.")
     return load_schools(path)
 
 
 def mean_with_interval(values: Sequence[float]) -> Row:
-    """Mean over trials, and where it lies with 95 % confidence if there are several."""
+    """Return the mean over trials and, if there are several, its 95 % interval."""
     mean, low, high = float(np.mean(values)), None, None
     if len(values) > 1:
-        reach = stats.t.ppf(0.975, len(values) - 1) * float(stats.sem(values))
-        low, high = mean - float(reach), mean + float(reach)
+        half_width = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+        low, high = mean - half_width, mean + half_width
     return {"mean": mean, "low": low, "high": high, "trials": len(values)}
 
 
-def _summary(values_by_key: Iterable[tuple[Row, float]]) -> list[Row]:
-    """A row for each key, with the mean of its values; keys come as they first appear."""
+def _summarise(points: Iterable[tuple[Row, float]]) -> list[Row]:
+    """Return a row for each distinct key, with the mean of its values, in order of appearance."""
     values: dict[str, tuple[Row, list[float]]] = {}
-    for key, value in values_by_key:
+    for key, value in points:
         values.setdefault(repr(key), (key, []))[1].append(value)
     return [key | mean_with_interval(numbers) for key, numbers in values.values()]
 
 
 def _synthetic_trial(
     cell: Cell, n_tasks: int, validation_share: float | None = None
-) -> tuple[Trial, np.ndarray]:
-    """The paper's tasks, and the subspace; with the same seed, the same for every noise."""
+) -> tuple[Trial, Array]:
+    """Draw the paper's tasks and their subspace, which the seed makes the same for every noise."""
     n_samples = cell["n_samples"]
     generator = np.random.default_rng([cell["seed"], cell["trial"], n_samples])
     environment = make_environment(N_FEATURES, noise=cell["noise"], random_state=generator)
     training = environment.tasks(n_tasks, n_samples)
-    validation = environment.tasks(max(1, round(n_tasks / 4)), 2 * n_samples)
-    test = environment.tasks(N_TEST_TASKS, 2 * n_samples)
-    trial = Trial(
-        training,
-        validation.split_samples(0.5, generator),
-        test.split_samples(0.5, generator),
-        validation_share=validation_share,
-    )
+    n_held_out = max(1, round(n_tasks / 4)), N_TEST_TASKS
+    held_out = [environment.tasks(n, 2 * n_samples) for n in n_held_out]
+    validation, test = (part.split_samples(0.5, generator) for part in held_out)
+    trial = Trial(training, validation, test, validation_share=validation_share)
     return trial, environment.subspace
 
 
-# Figure 1: gain of online LTL over ITL, by the number of tasks and of samples
+# Figure 1: gain of online LTL over ITL, by number of tasks and samples
 
 
 def _grid_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
@@ -227,18 +210,20 @@ def _grid_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
 
 
 def _grid_cell(cell: Cell) -> dict[str, list[float]]:
-    """Test errors after each number of tasks, with a quarter as many validation tasks."""
+    """Return test errors after each number of tasks, with a quarter as many validation tasks."""
     trial, _ = _synthetic_trial(cell, max(cell["n_tasks"]), validation_share=0.25)
-    alone = [learn_alone(trial, trial.validation_after(t)) for t in cell["n_tasks"]]
-    errors = {ALONE: [float(trial.judge(one.D).mean()) for one in alone]}
+    fits = {ALONE: [fit_itl(trial, trial.validation_for(t)) for t in cell["n_tasks"]]}
     for method, settings in ONLINE.items():
-        learned = learn_online(trial, cell["n_tasks"], **settings)
-        errors[method] = [float(trial.judge(one.D).mean()) for one in learned]
-    return errors
+        fits[method] = list(fit_online(trial, cell["n_tasks"], **settings))
+    return {method: [_mean_score(trial, fit.D) for fit in found] for method, found in fits.items()}
+
+
+def _mean_score(trial: Trial, D: Array) -> float:
+    return float(trial.score(D).mean())
 
 
 def _summarise_grid(rows: Sequence[Row]) -> list[Row]:
-    return _summary(
+    return _summarise(
         (
             {"noise": row["noise"], "method": method, "n_samples": row["n_samples"], "n_tasks": t},
             relative_improvement([row[method][k]], [row[ALONE][k]]),
@@ -254,24 +239,18 @@ def _summarise_grid(rows: Sequence[Row]) -> list[Row]:
 
 def _stream_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
     batch_after = [1, 5, 10, 20, 50] if quick else [1, 2, 3, 5, 7, *range(10, 51, 5)]
+    fixed = {"n_samples": STREAM_SAMPLES, "batch_after": batch_after}
     return [
-        {
-            "seed": seed,
-            "noise": noise,
-            "n_samples": STREAM_SAMPLES,
-            "trial": trial,
-            "batch_after": batch_after,
-        }
+        {"seed": seed, "noise": noise, "trial": trial, **fixed}
         for trial, noise in product(range(trials), NOISES)
     ]
 
 
 def _stream_cell(cell: Cell) -> Row:
     trial, subspace = _synthetic_trial(cell, STREAM_TASKS)
-    curves = _curves(trial, cell["batch_after"])
     oracles = np.stack([subspace @ subspace.T / lam for lam in LAMS])
-    best = trial.choose(oracles, STREAM_TASKS)
-    return curves | {SUBSPACE: float(trial.judge(oracles[best]).mean())}
+    best = trial.select(oracles, STREAM_TASKS)
+    return _curves(trial, cell["batch_after"]) | {SUBSPACE: _mean_score(trial, oracles[best])}
 
 
 def _schools_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
@@ -280,46 +259,34 @@ def _schools_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
 
 
 def _schools_cell(cell: Cell, tasks: TaskSet) -> Row:
-    """Explained variance in percent, on a random quarter of the schools.
-
-    Every method fits the level of each school, which this metric does not see.
-    """
+    """Return the explained variance, in percent, on a random quarter of the schools."""
     generator = np.random.default_rng([cell["seed"], cell["trial"]])
-    training, validation, test = tasks.split((0.25, 0.5, 0.25), generator)
-    trial = Trial(
-        training,
-        validation.split_samples(0.5, generator),
-        test.split_samples(0.5, generator),
-        metric="explained_variance",
-        fit_intercept=True,
-    )
+    training, *held_out = tasks.split((0.25, 0.5, 0.25), generator)
+    validation, test = (part.split_samples(0.5, generator) for part in held_out)
+    trial = Trial(training, validation, test, "explained_variance", fit_intercept=True)
     scores = _curves(trial, cell["batch_after"])
     return {method: (100 * np.array(values)).tolist() for method, values in scores.items()}
 
 
 def _curves(trial: Trial, batch_after: Sequence[int]) -> Row:
-    """Mean test score of each method: one number, or one for each number of training tasks."""
-
-    def score(D: Any) -> float:
-        return float(trial.judge(D).mean())
-
-    every = range(1, len(trial.training) + 1)
+    """Return the mean test score of each method: a number, or one per number of training tasks."""
+    after_each = range(1, len(trial.training) + 1)
     return {
-        ALONE: score(learn_alone(trial, trial.validation).D),
-        MULTITASK: score(learn_multitask(trial).D),
-        BATCH: [score(learn_batch(trial, t).D) for t in batch_after],
+        ALONE: _mean_score(trial, fit_itl(trial, trial.validation).D),
+        MULTITASK: _mean_score(trial, fit_mtl(trial).D),
+        BATCH: [_mean_score(trial, fit_batch(trial, t).D) for t in batch_after],
         **{
-            method: [score(learned.D) for learned in learn_online(trial, every, **settings)]
+            method: [_mean_score(trial, fit.D) for fit in fit_online(trial, after_each, **settings)]
             for method, settings in ONLINE.items()
         },
     }
 
 
 def _summarise_curves(rows: Sequence[Row]) -> list[Row]:
-    """Mean score of each method, and its gain over ITL in the same trials.
+    """Return the mean score of each method, and its gain over ITL in the same trials.
 
-    Gains are in percent of the error of ITL or, on the schools, in points. Methods that do not
-    learn from the training tasks have no number of tasks.
+    Gains are in percent of ITL's error or, on the schools, in points of explained variance. The
+    number of tasks is None for methods that do not use the training tasks.
     """
 
     def points(row: Row) -> Iterable[tuple[Row, float]]:
@@ -329,21 +296,20 @@ def _summarise_curves(rows: Sequence[Row]) -> list[Row]:
                 yield setting | {"method": method, "n_tasks": None}, row[method]
         for method in (BATCH, *ONLINE):
             after = row["batch_after"] if method == BATCH else range(1, len(row[method]) + 1)
-            for t, value in zip(after, row[method], strict=True):
-                yield setting | {"method": method, "n_tasks": t}, value
+            for t, score in zip(after, row[method], strict=True):
+                yield setting | {"method": method, "n_tasks": t}, score
 
-    def gain(row: Row, value: float) -> float:
+    def gain(row: Row, score: float) -> float:
         if "noise" in row:
-            return relative_improvement([value], [row[ALONE]])
-        return value - float(row[ALONE])
+            return relative_improvement([score], [row[ALONE]])
+        return score - float(row[ALONE])
 
-    found = [(row, *point) for row in rows for point in points(row)]
-    scores = _summary((key, value) for _, key, value in found)
-    gains = _summary((key, gain(row, value)) for row, key, value in found)
-    return [row | {"gain": gained} for row, gained in zip(scores, gains, strict=True)]
+    scores = _summarise(point for row in rows for point in points(row))
+    gains = _summarise((key, gain(row, score)) for row in rows for key, score in points(row))
+    return [row | {"gain": gain_row} for row, gain_row in zip(scores, gains, strict=True)]
 
 
-# Table 1: seconds
+# Table 1: running times
 
 
 def _timing_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
@@ -355,7 +321,7 @@ def _timing_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
 
 
 def _timing_cell(cell: Cell) -> Row:
-    """Seconds to have an answer after every task, one lam and one thread: ours and plain NumPy."""
+    """Time methods that update after every task, for one lam on one thread."""
     generator = np.random.default_rng([cell["seed"], cell["trial"], cell["n_samples"]])
     environment = make_environment(N_FEATURES, random_state=generator)
     tasks = environment.tasks(cell["n_tasks"], cell["n_samples"])
@@ -368,7 +334,7 @@ def _timing_cell(cell: Cell) -> Row:
 
 
 def _seconds(run: Callable[[], None], repeats: int) -> float:
-    """Median over repeats, which short runs need."""
+    """Return the median seconds over repeats; a single short run is too noisy."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -378,7 +344,10 @@ def _seconds(run: Callable[[], None], repeats: int) -> float:
 
 
 def _timed_runs(tasks: TaskSet) -> dict[str, Callable[[], None]]:
-    """Online learners meet each task once; batch learners start over from where they ended."""
+    """Return the functions to time: each updates a learner after every task.
+
+    Batch learners are fitted again to all tasks so far, starting from their last solution.
+    """
 
     def online(**settings: Any) -> None:
         learner = OnlineLTL(TIMED_LAM, **settings)
@@ -408,7 +377,7 @@ def _timed_runs(tasks: TaskSet) -> dict[str, Callable[[], None]]:
 
 def _summarise_timing(rows: Sequence[Row]) -> list[Row]:
     methods = [name for name in rows[0] if name.startswith((BATCH, *ONLINE))]
-    measured = _summary(
+    measured = _summarise(
         ({"n_tasks": row["n_tasks"], "n_samples": row["n_samples"], "method": name}, row[name])
         for row in rows
         for name in methods
@@ -424,6 +393,6 @@ def _summarise_timing(rows: Sequence[Row]) -> list[Row]:
 EXPERIMENTS = {
     "grid": Experiment(_grid_cells, _grid_cell, _summarise_grid, 10, 2),
     "stream": Experiment(_stream_cells, _stream_cell, _summarise_curves, 10, 3),
-    "timing": Experiment(_timing_cells, _timing_cell, _summarise_timing, 3, 1, runs_alone=True),
+    "timing": Experiment(_timing_cells, _timing_cell, _summarise_timing, 3, 1, is_timed=True),
     "schools": Experiment(_schools_cells, _schools_cell, _summarise_curves, 20, 20),
 }

@@ -1,7 +1,6 @@
-"""A trial: methods learn from the same training tasks and are judged on the same test tasks.
+"""Fit every method on the same training tasks and score it on the same test tasks.
 
-Every method chooses its lam among 30 by validation tasks. Nothing here depends on which data the
-tasks come from.
+Each method selects lam among 30 candidates by its score on validation tasks.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from fastltl.path import OnlineLTLPath
 from fastltl.selection import LAMS, Halves, best_candidate, select_lam, warn_of_edge
 from fastltl.tasks import TaskSet
 
-#: The paper's Algorithm 1; the default is the library's.
+#: Settings of `OnlineLTL` that give the paper's Algorithm 1.
 PAPER_STEP = {"geometry": "euclidean", "step": "theory"}
 
-#: Certified gap of batch learners, relative to the objective: far below what test errors show.
+#: Relative tolerance of batch learners; it changes test errors by far less than their noise.
 TOL = 1e-3
 
 
-class Learned(NamedTuple):
-    """A representation, how many training tasks taught it, its lam, and the seconds it took."""
+class Fit(NamedTuple):
+    """A representation, the number of tasks it was fitted on, its lam and the seconds it took."""
 
     D: Array
     n_tasks: int
@@ -40,9 +39,10 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """Training tasks, and validation and test tasks in two halves each.
+    """Training tasks, and the training and test halves of the validation and test tasks.
 
-    With `validation_share`, only that many validation tasks are used for each training task.
+    If `validation_share` is given, a method fitted on t training tasks selects lam with the first
+    `validation_share` * t validation tasks only.
     """
 
     training: TaskSet
@@ -52,46 +52,58 @@ class Trial:
     fit_intercept: bool = False
     validation_share: float | None = None
 
-    def validation_after(self, n_tasks: int) -> Halves:
-        """The validation tasks that go with so many training tasks."""
+    def validation_for(self, n_tasks: int) -> Halves:
+        """Return the validation tasks to use with the first n_tasks training tasks."""
         if self.validation_share is None:
             return self.validation
         train, test = self.validation
         n_used = max(1, round(self.validation_share * n_tasks))
         return train[:n_used], test[:n_used]
 
-    def choose(self, representations: Array, n_tasks: int) -> int:
-        """The best of one representation for each of LAMS, by the validation tasks."""
-        halves = self.validation_after(n_tasks)
+    def select(self, representations: Array, n_tasks: int) -> int:
+        """Return the index of the best representation, given one for each of LAMS."""
+        halves = self.validation_for(n_tasks)
         held_out = HeldOut(*halves, self.metric, self.fit_intercept, check_threads(None))
-        return _best(held_out.score(representations), self.metric)
+        return _best_index(held_out.score(representations), self.metric)
 
-    def judge(self, D: Array, metric: str | None = None) -> Array:
-        """The score of a representation on each test task."""
+    def score(self, D: Array, metric: str | None = None) -> Array:
+        """Score a representation on each test task."""
         return evaluate(D, *self.test, metric or self.metric, self.fit_intercept)
 
 
-def _best(scores: Array, metric: str) -> int:
-    """The place in LAMS of the best mean score; one at the edge warns."""
+def _best_index(scores: Array, metric: str) -> int:
+    """Return the index in LAMS of the best mean score; warn if it is the first or last."""
     best = best_candidate(scores.mean(axis=1), LAMS, metric)
     warn_of_edge(LAMS[best], LAMS, stacklevel=2)
     return best
 
 
-def learn_alone(trial: Trial, validation: Halves) -> Learned:
-    """Ridge regression on each task alone; it learns nothing, but its lam is chosen."""
-    return _selected(ITL(fit_intercept=trial.fit_intercept), trial, trial.training, validation)
+def fit_itl(trial: Trial, validation: Halves) -> Fit:
+    """Select lam of ridge regression on each task alone; the training tasks do not matter."""
+    return _fit(ITL(fit_intercept=trial.fit_intercept), trial, trial.training, validation)
 
 
-def learn_batch(trial: Trial, n_tasks: int) -> Learned:
-    """Batch LTL on the first n_tasks training tasks."""
+def fit_batch(trial: Trial, n_tasks: int) -> Fit:
+    """Fit batch LTL on the first n_tasks training tasks."""
     learner = BatchLTL(tol=TOL, fit_intercept=trial.fit_intercept)
-    validation = trial.validation_after(n_tasks)
-    return _selected(learner, trial, trial.training[:n_tasks], validation)
+    return _fit(learner, trial, trial.training[:n_tasks], trial.validation_for(n_tasks))
 
 
-def learn_online(trial: Trial, n_tasks: Collection[int], **settings: Any) -> Iterator[Learned]:
-    """One pass of online LTL over the training tasks, seen after these numbers of them."""
+def fit_mtl(trial: Trial) -> Fit:
+    """Fit MTL on the training halves of the test tasks themselves."""
+    learner = MTL(tol=TOL, fit_intercept=trial.fit_intercept)
+    return _fit(learner, trial, trial.test[0], trial.validation)
+
+
+def _fit(learner: RepresentationLearner, trial: Trial, tasks: TaskSet, validation: Halves) -> Fit:
+    start = time.perf_counter()
+    selection = select_lam(learner, tasks, validation, metric=trial.metric)
+    seconds = time.perf_counter() - start
+    return Fit(selection.learner.D_, len(tasks), selection.best_lam, seconds)
+
+
+def fit_online(trial: Trial, n_tasks: Collection[int], **settings: Any) -> Iterator[Fit]:
+    """Run online LTL once over the training tasks; yield a fit after each number in n_tasks."""
     path = OnlineLTLPath(fit_intercept=trial.fit_intercept, **settings)
     seconds = 0.0
     for t, (X, y) in enumerate(trial.training[: max(n_tasks)], start=1):
@@ -101,47 +113,28 @@ def learn_online(trial: Trial, n_tasks: Collection[int], **settings: Any) -> Ite
         if t in n_tasks:
             start = time.perf_counter()
             representations = path.representations_
-            best = trial.choose(representations, t)
-            to_choose = time.perf_counter() - start
-            yield Learned(representations[best], t, float(LAMS[best]), seconds + to_choose)
+            best = trial.select(representations, t)
+            D = representations[best].copy()  # a view would keep all candidates in memory
+            yield Fit(D, t, float(LAMS[best]), seconds + time.perf_counter() - start)
 
 
-def learn_multitask(trial: Trial) -> Learned:
-    """MTL on the training halves of the test tasks themselves."""
-    learner = MTL(tol=TOL, fit_intercept=trial.fit_intercept)
-    return _selected(learner, trial, trial.test[0], trial.validation)
-
-
-def choose_pooled_lam(trial: Trial) -> float:
-    """The lam of `score_pooled` that serves validation tasks."""
+def select_pooled_lam(trial: Trial) -> float:
+    """Select lam of `score_pooled` by the validation tasks."""
     scores = score_pooled(trial, trial.validation, LAMS, trial.metric)
-    return float(LAMS[_best(scores, trial.metric)])
+    return float(LAMS[_best_index(scores, trial.metric)])
 
 
 def score_pooled(trial: Trial, halves: Halves, lams: Array, metric: str) -> Array:
-    """Scores of shape (lams, tasks) of one ridge regression for all tasks.
+    """Score one ridge regression for all tasks: an array of shape (lams, tasks).
 
-    It learns from the training tasks and the training halves together.
+    It is fitted on the training tasks together with the training halves.
     """
     parts = [*trial.training, *halves[0]]
     rows = np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
     weights, intercepts = ITL(fit_intercept=trial.fit_intercept).path([rows], lams)
-    with_intercepts = np.concatenate([weights, intercepts[:, :, None]], axis=2)
-    train, test = map(_with_constant, halves)
-    return HeldOut(train, test, metric).score_weights(
-        np.repeat(with_intercepts, len(train), axis=1)
+    # A constant feature carries the intercept, which HeldOut would fit to each task anew.
+    weights = np.concatenate([weights, intercepts[:, :, None]], axis=2)
+    train, test = (
+        half.map_inputs(lambda X: np.column_stack([X, np.ones(len(X))])) for half in halves
     )
-
-
-def _with_constant(tasks: TaskSet) -> TaskSet:
-    """The tasks with one more feature, which is always 1."""
-    return tasks.map_inputs(lambda X: np.column_stack([X, np.ones(len(X))]))
-
-
-def _selected(
-    learner: RepresentationLearner, trial: Trial, tasks: TaskSet, validation: Halves
-) -> Learned:
-    start = time.perf_counter()
-    chosen = select_lam(learner, tasks, validation, metric=trial.metric)
-    seconds = time.perf_counter() - start
-    return Learned(chosen.learner.D_, len(tasks), chosen.best_lam, seconds)
+    return HeldOut(train, test, metric).score_weights(np.repeat(weights, len(train), axis=1))
