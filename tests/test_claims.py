@@ -53,7 +53,7 @@ def test_gains_on_the_grid_count_from_one_percent(gains, holds):
 
 
 def test_few_samples_teach_little():
-    name = "With few samples a task little is learned"
+    name = "With few samples per task little is learned"
     for at_ten, at_fifty, holds in ((1, 10, "yes"), (9, 10, "no"), (-6, -5, "no")):
         found = verdicts("grid", grid({(10, 150): at_ten, (50, 150): at_fifty, (50, 10): 90}))
         claim = next(claim for said, claim in found.items() if said.startswith(name))
@@ -122,4 +122,4 @@ def test_claims_of_the_timings():
 def test_without_intervals_means_count():
     row = {"mean": 0.5, "low": None, "high": None}
     assert claims._is_above(row)
-    assert claims._shown(row, " %") == "+0.5 %"
+    assert claims._format(row, " %") == "+0.5 %"

@@ -1,4 +1,4 @@
-"""Pictures of results: they are drawn as the results say, and nothing is computed."""
+"""Draw pictures of results."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fastltl.experiments import compare as comparison
-from fastltl.experiments import paper as experiments
+from fastltl.experiments import compare, paper
 from fastltl.experiments.results import Results
 from fastltl.io.storage import write_whole
 
-#: Text and axes; the report puts the colours of its page in their place.
+#: Colours of text and grid lines; the report replaces them by those of its page.
 INK, FAINT = "#24292f", "#d0d7de"
 
-#: Readable on white and on black.
+#: Colours of the methods, readable on white and on black.
 COLOURS = {
-    experiments.ALONE: "#7f7f7f",
-    experiments.MULTITASK: "#a05bd6",
-    experiments.BATCH: "#2a9d5c",
-    experiments.SUBSPACE: "#c4457a",
-    experiments.DEFAULT: "#1f77d0",
-    experiments.PAPER: "#d9730d",
-    comparison.POOLED: "#c4457a",
-    comparison.ONLINE: "#1f77d0",
-    comparison.MULTITASK: "#a05bd6",
+    paper.ALONE: "#7f7f7f",
+    paper.MULTITASK: "#a05bd6",
+    paper.BATCH: "#2a9d5c",
+    paper.SUBSPACE: "#c4457a",
+    paper.DEFAULT: "#1f77d0",
+    paper.PAPER: "#d9730d",
+    compare.POOLED: "#c4457a",
+    compare.ONLINE: "#1f77d0",
+    compare.MULTITASK: "#a05bd6",
 }
 
 STYLE: Any = {
@@ -53,7 +52,7 @@ STYLE: Any = {
 
 
 class Picture(NamedTuple):
-    """A figure, the name of its files, and what it shows in words."""
+    """A figure, the name of its files, and its caption."""
 
     name: str
     figure: Figure
@@ -61,9 +60,9 @@ class Picture(NamedTuple):
 
 
 def draw(results: Results) -> list[Picture]:
-    """The pictures that go with some results."""
+    """Draw the pictures of an experiment."""
     pictures: dict[str, Callable[[Results], list[Picture]]] = {
-        "compare": _comparison,
+        "compare": lambda results: [_gains(results), _learning(results), _spectrum(results)],
         "grid": _grid,
         "stream": _stream,
         "schools": _schools,
@@ -75,18 +74,18 @@ def draw(results: Results) -> list[Picture]:
 
 def save(picture: Picture, folder: Path) -> None:
     """Write a picture as PNG and as SVG."""
-    write_whole(folder / f"{picture.name}.svg", _bytes(picture.figure, "svg"))
-    write_whole(folder / f"{picture.name}.png", _bytes(picture.figure, "png"))
+    for kind in ("svg", "png"):
+        write_whole(folder / f"{picture.name}.{kind}", _bytes(picture.figure, kind))
 
 
 def as_svg(picture: Picture) -> str:
-    """A picture as the text of an SVG file."""
+    """Return a picture as the text of an SVG file."""
     return _bytes(picture.figure, "svg").decode()
 
 
 def _bytes(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    date = {"Date": None} if kind == "svg" else {}  # the same figure has the same bytes
+    date = {"Date": None} if kind == "svg" else {}  # no date, so that bytes are reproducible
     with matplotlib.rc_context(STYLE):
         figure.savefig(buffer, format=kind, dpi=200, metadata=date, transparent=kind == "svg")
     return buffer.getvalue()
@@ -99,40 +98,33 @@ def _axes(title: str, x: str, y: str, height: float = 3.6) -> tuple[Figure, Axes
     return figure, axes
 
 
-def _comparison(results: Results) -> list[Picture]:
-    return [_gains(results), _learning(results), _spectrum(results)]
+def _annotate(axes: Axes, text: str, x: float, y: float, above: int, **style: Any) -> None:
+    """Write a note some points above (x, y)."""
+    axes.annotate(text, (x, y), xytext=(0, above), textcoords="offset points", fontsize=9, **style)
 
 
 def _gains(results: Results) -> Picture:
     rows = [row for row in results["methods"] if "gain" in row][::-1]
-    figure, axes = _axes(
-        "Gain over ridge regression on each task alone",
-        "% of the error (higher is better)",
-        "",
-        2.6,
-    )
-    for place, row in enumerate(rows):
-        low, high = row["interval"]
+    title = "Gain over ridge regression on each task alone"
+    figure, axes = _axes(title, "% of the error (higher is better)", "", 2.6)
+    for y, row in enumerate(rows):
         colour = COLOURS[row["method"]]
-        axes.plot([low, high], [place, place], color=colour, linewidth=3, solid_capstyle="round")
-        axes.plot(row["gain"], place, "o", color=colour, markersize=8)
-        axes.annotate(
-            f"{row['gain']:+z.1f} %",
-            (row["gain"], place),
-            xytext=(0, 8),
-            textcoords="offset points",
-            horizontalalignment="center",
-            fontsize=9,
-        )
+        axes.plot(row["interval"], [y, y], color=colour, linewidth=3, solid_capstyle="round")
+        axes.plot(row["gain"], y, "o", color=colour, markersize=8)
+        label = f"{row['gain']:+z.1f} %"
+        _annotate(axes, label, row["gain"], y, 8, horizontalalignment="center")
     axes.axvline(0, color=INK, linewidth=1)
     axes.margins(x=0.12)
     axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
     axes.set_ylim(-0.5, len(rows) - 0.3)
     axes.grid(axis="x")
     axes.set_axisbelow(True)
-    said = ", ".join(f"{row['method']} {row['gain']:+z.1f} %" for row in rows[::-1])
+    gains = ", ".join(f"{row['method']} {row['gain']:+z.1f} %" for row in rows[::-1])
     return Picture(
-        "gains", figure, f"Change of the error on held-out tasks, with 95 % intervals: {said}."
+        "gains",
+        figure,
+        "Gain over ridge regression on each task alone, in percent of its error on held-out tasks, "
+        f"with 95 % intervals: {gains}.",
     )
 
 
@@ -142,18 +134,11 @@ def _learning(results: Results) -> Picture:
     )
     tasks = [row["n_tasks"] for row in results["curve"]]
     gains = [row["gain"] for row in results["curve"]]
-    axes.plot(tasks, gains, "o-", color=COLOURS[comparison.ONLINE], markersize=4)
+    axes.plot(tasks, gains, "o-", color=COLOURS[compare.ONLINE], markersize=4)
     final = {row["method"]: row["gain"] for row in results["methods"] if "gain" in row}
-    for method in (comparison.BATCH, comparison.MULTITASK):
+    for method in (compare.BATCH, compare.MULTITASK):
         axes.axhline(final[method], color=COLOURS[method], linewidth=1.2, linestyle="--")
-        axes.annotate(
-            method,
-            (tasks[0], final[method]),
-            xytext=(0, 3),
-            textcoords="offset points",
-            color=COLOURS[method],
-            fontsize=9,
-        )
+        _annotate(axes, method, tasks[0], final[method], 3, color=COLOURS[method])
     axes.axhline(0, color=INK, linewidth=1)
     axes.margins(y=0.15)
     axes.set_xscale("log")
@@ -164,37 +149,30 @@ def _learning(results: Results) -> Picture:
         figure,
         "Gain of online LTL over ridge regression on each task alone, by the number of training "
         f"tasks seen: {gains[0]:+z.1f} % after {tasks[0]}, {gains[-1]:+z.1f} % after {tasks[-1]}. "
-        "Batch LTL has all of them at once, MTL learns from the test tasks themselves.",
+        "Batch LTL uses all training tasks at once; MTL learns from the test tasks themselves.",
     )
 
 
 def _spectrum(results: Results) -> Picture:
     learned = results["representation"]
     shares = [100 * share for share in learned["shares"]]
+    n, equal_share = len(shares), 100 / len(shares)
     figure, axes = _axes("The learned representation", "direction", "share of the trace (%)", 2.8)
-    axes.bar(range(1, len(shares) + 1), shares, color=COLOURS[comparison.ONLINE])
-    axes.axhline(100 / len(shares), color=INK, linewidth=1, linestyle="--")
-    axes.annotate(
-        "nothing learned",
-        (len(shares) + 0.5, 100 / len(shares)),
-        xytext=(0, 4),
-        textcoords="offset points",
-        horizontalalignment="right",
-        fontsize=9,
-    )
-    axes.set_xlim(0.4, len(shares) + 0.6)
+    axes.bar(range(1, n + 1), shares, color=COLOURS[compare.ONLINE])
+    axes.axhline(equal_share, color=INK, linewidth=1, linestyle="--")
+    _annotate(axes, "nothing learned", n + 0.5, equal_share, 4, horizontalalignment="right")
+    axes.set_xlim(0.4, n + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return Picture(
         "spectrum",
         figure,
-        "How much of the representation each direction has: the first "
-        f"{shares[0]:.0f} %, and an effective rank of {learned['effective_rank']:.1f} of "
-        f"{len(shares)}.",
+        "Share of the trace of the representation in each direction: the first has "
+        f"{shares[0]:.0f} %. The effective rank is {learned['effective_rank']:.1f} of {n}.",
     )
 
 
 def _plain_ticks(axes: Axes, numbers: Sequence[int]) -> None:
-    """Name 1, 2, 5, 10, 20, ... on a logarithmic axis, as far as the numbers go."""
+    """Label 1, 2, 5, 10, 20, ... on a logarithmic axis, within the range of the numbers."""
     ticks = [k * 10**power for power in range(6) for k in (1, 2, 5)]
     inside = [tick for tick in ticks if min(numbers) <= tick <= max(numbers)]
     axes.set_xticks(inside, [str(tick) for tick in inside], minor=False)
@@ -202,25 +180,24 @@ def _plain_ticks(axes: Axes, numbers: Sequence[int]) -> None:
 
 
 def _grid(results: Results) -> list[Picture]:
-    """A map of the gains for each noise and step."""
+    """Draw a map of the gains for each noise and step."""
     pictures = []
-    for k, noise in enumerate(experiments.NOISES):
-        for method in experiments.ONLINE:
-            rows = [
-                row
-                for row in results["summary"]
-                if row["noise"] == noise and row["method"] == method
-            ]
-            step = "paper" if method == experiments.PAPER else "default"
+    for noise, level in zip(paper.NOISES, ("paper", "lower"), strict=True):
+        for method, step in ((paper.DEFAULT, "default"), (paper.PAPER, "paper")):
+            rows = [row for row in _at(results, noise) if row["method"] == method]
             pictures.append(
                 Picture(
-                    f"grid-{'lower' if k else 'paper'}-noise-{step}",
+                    f"grid-{level}-noise-{step}",
                     _gain_map(rows, f"{method}, noise {noise}"),
-                    f"Gain of {method} over ITL in percent of the test error, noise {noise}, by "
-                    "the number of training tasks and of samples in each.",
+                    f"Gain of {method} over ITL, in percent of ITL's test error, by the number of "
+                    f"training tasks and of samples per task. Noise {noise}.",
                 )
             )
     return pictures
+
+
+def _at(results: Results, noise: float) -> list[dict[str, Any]]:
+    return [row for row in results["summary"] if row["noise"] == noise]
 
 
 def _gain_map(rows: Sequence[dict[str, Any]], title: str) -> Figure:
@@ -259,43 +236,39 @@ def _gain_map(rows: Sequence[dict[str, Any]], title: str) -> Figure:
 
 def _stream(results: Results) -> list[Picture]:
     pictures = []
-    for k, noise in enumerate(experiments.NOISES):
-        rows = [row for row in results["summary"] if row["noise"] == noise]
-        pictures.append(
-            Picture(
-                f"stream-{'lower' if k else 'paper'}-noise",
-                _curves(rows, f"Synthetic tasks, n = 25, noise {noise}", "test MSE"),
-                f"Test error as training tasks arrive, noise {noise}: {_ends(rows, '{:.4f}')}.",
-            )
+    for noise, level in zip(paper.NOISES, ("paper", "lower"), strict=True):
+        rows = _at(results, noise)
+        figure = _curves(rows, f"Synthetic tasks, n = 25, noise {noise}", "test MSE")
+        caption = (
+            f"Test error as training tasks arrive, noise {noise}. After the last task: "
+            f"{_final_means(rows, '{:.4f}')}."
         )
+        pictures.append(Picture(f"stream-{level}-noise", figure, caption))
     return pictures
 
 
 def _schools(results: Results) -> list[Picture]:
     rows = results["summary"]
     figure = _curves(rows, "Schools", "explained variance (%)")
-    caption = f"Explained variance as schools arrive: {_ends(rows, '{:.1f} %')}."
+    caption = (
+        "Explained variance as training schools arrive. After the last school: "
+        f"{_final_means(rows, '{:.1f} %')}."
+    )
     return [Picture("schools", figure, caption)]
 
 
-def _by_method(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    methods: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        methods.setdefault(row["method"], []).append(row)
-    return methods
-
-
-def _ends(rows: Sequence[dict[str, Any]], form: str) -> str:
-    """What each method has come to, in words."""
-    last = {method: found[-1]["mean"] for method, found in _by_method(rows).items()}
-    return ", ".join(f"{method} {form.format(mean)}" for method, mean in last.items())
+def _final_means(rows: Sequence[dict[str, Any]], form: str) -> str:
+    """List each method with its mean after the last task."""
+    final = {row["method"]: form.format(row["mean"]) for row in rows}
+    return ", ".join(f"{method} {mean}" for method, mean in final.items())
 
 
 def _curves(rows: Sequence[dict[str, Any]], title: str, y: str) -> Figure:
-    """A line for each method with its interval; a level one if it learns from no training task."""
+    """Draw a line for each method with its interval; a level one if it uses no training tasks."""
     figure, axes = _axes(title, "training tasks seen", y, 4.4)
     most = max(row["n_tasks"] or 1 for row in rows)
-    for method, found in _by_method(rows).items():
+    for method in dict.fromkeys(row["method"] for row in rows):
+        found = [row for row in rows if row["method"] == method]
         is_level = found[0]["n_tasks"] is None
         tasks = [1, most] if is_level else [row["n_tasks"] for row in found]
         points = found * 2 if is_level else found

@@ -1,4 +1,4 @@
-"""Results as words, tables, and one HTML page that needs nothing else."""
+"""Write results as tables, pictures and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 from jinja2 import Environment
 from markupsafe import Markup
 
-from fastltl.experiments import paper as experiments
 from fastltl.experiments.claims import check_claims
 from fastltl.experiments.compare import FEWEST_SAMPLES, FOLDS
 from fastltl.experiments.figures import FAINT, INK, Picture, as_svg, draw, save
+from fastltl.experiments.paper import TIMED_LAM, TIMED_TOL
 from fastltl.experiments.results import Results
 from fastltl.io.storage import write_whole
 
 
 class Table(NamedTuple):
-    """Names of columns, rows of text, and which columns are words, not numbers."""
+    """Column names, rows of text, and the indices of columns that hold words, not numbers."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of a page."""
+    """A section of the page: paragraphs, a table, and pictures as (name, svg, caption)."""
 
     title: str
     text: Sequence[str] = ()
@@ -39,7 +39,7 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What the template shows."""
+    """The content of the HTML template."""
 
     title: str
     answer: str
@@ -48,17 +48,13 @@ class Page(NamedTuple):
 
 
 def write_comparison(results: Results, title: str, about: str, out: Path) -> Path:
-    """Write pictures and the page of a comparison to a folder; the path of the page."""
+    """Write the page and pictures of a comparison to a folder; return the path of the page."""
     pictures = draw(results)
+    gains_and_learning, spectrum = _inline(pictures[:2]), _inline(pictures[2:])
     learned = results["representation"]
     sections = [
-        Section("Methods", [about], method_table(results), _inline(pictures[:2])),
-        Section(
-            "What was learned",
-            [rank_sentence(learned)],
-            direction_table(learned),
-            _inline(pictures[2:]),
-        ),
+        Section("Methods", [about], method_table(results), gains_and_learning),
+        Section("What was learned", [rank_sentence(learned)], direction_table(learned), spectrum),
         Section("How it was measured", _protocol(results)),
     ]
     page = Page(title, results["verdict"]["sentence"], sections, _manifest([results]))
@@ -66,82 +62,68 @@ def write_comparison(results: Results, title: str, about: str, out: Path) -> Pat
 
 
 def write_reproduction(all_results: Sequence[Results], out: Path) -> Path:
-    """Write pictures and the page of the paper's experiments to a folder; the path of the page."""
-    pictures, sections = [], []
+    """Write the page and pictures of the paper's experiments; return the path of the page."""
+    intervals = "Brackets, and shaded areas in the figures, are 95 % intervals over the trials."
+    sections = [
+        Section("The paper's claims and our results", [intervals], claim_table(all_results))
+    ]
+    pictures = []
     for results in all_results:
-        own = draw(results)
-        pictures += own
-        title, text = _EXPERIMENTS[results["manifest"]["experiment"]]
-        trials = results["manifest"]["parameters"]["trials"]
-        text += " A quick run, of less than the whole." * results["manifest"]["parameters"]["quick"]
+        drawn = draw(results)
+        pictures += drawn
+        name, parameters = (results["manifest"][key] for key in ("experiment", "parameters"))
+        title, text = _EXPERIMENTS[name]
+        text += " This is a quick run, smaller than the paper's." if parameters["quick"] else ""
+        trials = parameters["trials"]
         text += f" Means of {trials} trials." if trials > 1 else " One trial."
-        sections.append(
-            Section(
-                title,
-                [text, *_warnings(results)],
-                timing_table(results) if title.startswith("Table") else None,
-                _inline(own),
-            )
-        )
-    claims = Section(
-        "What the paper says, and what is found here",
-        ["In brackets, and shaded in the figures: 95 % intervals over the trials."],
-        claim_table(all_results),
-    )
-    page = Page(
-        "Incremental Learning-to-Learn with Statistical Guarantees: the experiments",
-        "",
-        [claims, *sections],
-        _manifest(all_results),
-    )
-    return _write(page, pictures, out)
+        table = timing_table(results) if name == "timing" else None
+        sections.append(Section(title, [text, *_warnings(results)], table, _inline(drawn)))
+    title = "Incremental Learning-to-Learn with Statistical Guarantees: the experiments"
+    return _write(Page(title, "", sections, _manifest(all_results)), pictures, out)
 
 
 _EXPERIMENTS = {
     "grid": (
-        "Figure 1: by the number of tasks and of samples",
-        "Synthetic tasks in 50 dimensions, weights in a subspace of 25; a quarter as many "
-        "validation tasks as training tasks, 100 test tasks.",
+        "Figure 1: gain by number of tasks and samples",
+        "Synthetic tasks in 50 dimensions, with weights in a subspace of dimension 25; a quarter "
+        "as many validation tasks as training tasks, and 100 test tasks.",
     ),
     "stream": (
-        "Figure 2: as tasks arrive",
-        "25 samples a task. MTL is trained on the training halves of the test tasks; the true "
-        "subspace is what an oracle would use.",
+        "Figure 2: test error as tasks arrive",
+        "25 samples per task. MTL is trained on the training halves of the test tasks. The true "
+        "subspace is an oracle: no method knows it.",
     ),
     "timing": (
         "Table 1: seconds",
-        f"For one lam = {experiments.TIMED_LAM:g} and one thread; batch LTL is solved again after "
-        f"each task, from where it was, to a relative gap of {experiments.TIMED_TOL:g}. The paper "
-        "does not say for how many lam and on which machine its seconds are.",
+        f"One lam, {TIMED_LAM:g}, and one thread. Batch LTL is fitted again after each task, from "
+        f"its last solution, to a relative gap of {TIMED_TOL:g}. The paper does not say how many "
+        "values of lam and which machine its seconds are for.",
     ),
     "schools": (
         "Figure 3: the Schools data",
-        "A quarter of the 139 schools for training, half for validation, a quarter for the test; "
-        "every method fits an intercept for each school.",
+        "A quarter of the 139 schools for training, half for validation and a quarter for testing. "
+        "Every method fits an intercept for each school.",
     ),
 }
 
 
 def method_table(results: Results) -> Table:
-    """Methods by their scores on unseen tasks."""
+    """Tabulate the scores of the methods on held-out tasks."""
     header = ("method", "MSE", "gain %", "95 % interval", "tasks won %", "expl. var.", "seconds")
     rows = []
     for row in results["methods"]:
-        gains = ("", "", "")
+        gain = interval = wins = ""
         if "gain" in row:
             low, high = row["interval"]
-            gains = (
-                f"{row['gain']:+z.1f}",
-                f"{low:+z.1f} to {high:+z.1f}",
-                f"{100 * row['wins']:.0f}",
-            )
-        others = (f"{row['explained_variance']:.3f}", f"{row['seconds']:.1f}")
-        rows.append((row["method"], f"{row['mse']:.4g}", *gains, *others))
+            gain, interval = f"{row['gain']:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"
+            wins = f"{100 * row['wins']:.0f}"
+        variance, seconds = f"{row['explained_variance']:.3f}", f"{row['seconds']:.1f}"
+        rows.append((row["method"], f"{row['mse']:.4g}", gain, interval, wins, variance, seconds))
     return Table(header, rows)
 
 
 def rank_sentence(learned: dict[str, Any]) -> str:
-    """How concentrated a representation is, in words."""
+    """Say how concentrated a representation is."""
     return (
         f"From {learned['n_tasks']} tasks online LTL learned a representation of effective rank "
         f"{learned['effective_rank']:.1f} of {len(learned['shares'])}; its leading directions:"
@@ -149,7 +131,7 @@ def rank_sentence(learned: dict[str, Any]) -> str:
 
 
 def direction_table(learned: dict[str, Any]) -> Table:
-    """Leading directions of a representation, by their features."""
+    """Tabulate the leading directions of a representation by their features."""
     rows = [
         (
             f"{100 * direction['share']:.0f}",
@@ -161,13 +143,13 @@ def direction_table(learned: dict[str, Any]) -> Table:
 
 
 def claim_table(all_results: Sequence[Results]) -> Table:
-    """Claims of the paper and whether they hold."""
+    """Tabulate the claims of the paper and whether they hold."""
     rows = [tuple(claim) for results in all_results for claim in check_claims(results)]
     return Table(("the paper says", "here", "figures"), rows, words=(0, 1, 2))
 
 
 def timing_table(results: Results) -> Table:
-    """Seconds by method, number of tasks and number of samples."""
+    """Tabulate seconds by method, number of tasks and number of samples."""
     rows = results["summary"]
     settings = list(dict.fromkeys((row["n_tasks"], row["n_samples"]) for row in rows))
     seconds = {(row["method"], row["n_tasks"], row["n_samples"]): row["mean"] for row in rows}
@@ -183,32 +165,34 @@ def _seconds(value: float) -> str:
 
 
 def _protocol(results: Results) -> list[str]:
+    """Describe how methods were compared."""
     data, parameters = results["data"], results["manifest"]["parameters"]
-    left_out = (
-        f"; left out, having fewer than {FEWEST_SAMPLES} samples or the same target in all: "
-        f"{data['n_left_out']}"
-    )
-    scaled = "were scaled by the training tasks" if parameters["scale"] else "were left as they are"
+    size = f"{data['n_tasks']} tasks, {data['n_features']} features, {data['n_samples']} samples."
+    if data["n_left_out"]:
+        size += (
+            f" {data['n_left_out']} tasks with fewer than {FEWEST_SAMPLES} samples or a constant "
+            "target were left out."
+        )
+    scaled = "scaled to unit variance on training tasks" if parameters["scale"] else "not scaled"
     return [
-        f"{data['n_tasks']} tasks, {data['n_features']} features, {data['n_samples']} samples"
-        f"{left_out if data['n_left_out'] else ''}.",
-        f"In each of {FOLDS} folds one of {FOLDS} tasks was held out; of the others two thirds "
-        "were training tasks and one third chose lam among 30. The held-out tasks were halved: "
-        "every method fits the one half, with an intercept, and is measured on the other. Features "
-        f"{scaled}. MTL learns from the held-out tasks' own training halves, the pooled ridge "
-        "regression from these and the training tasks; ridge regression on each task alone has its "
-        "lam chosen by all tasks not held out.",
-        "Gains are in percent of the mean squared error of ridge regression on each task alone, "
-        "with intervals from resampling the tasks; a task is won if its error is lower. Seconds "
-        "are those of all folds, with the choice of lam.",
+        size,
+        f"Each of {FOLDS} folds held out one task in {FOLDS}. Two thirds of the other tasks were "
+        "training tasks; one third selected lam among 30 values. Every method was fitted, with an "
+        "intercept, on one half of each held-out task and scored on the other half. Features were "
+        f"{scaled}. MTL learned from the training halves of the held-out tasks, and pooled ridge "
+        "regression from these halves and the training tasks together. All tasks that were not "
+        "held out selected lam for ridge regression on each task alone.",
+        "Gains are in percent of the mean squared error of ridge regression on each task alone; "
+        "their intervals come from resampling the tasks. A method wins a task if its error is "
+        "lower. Seconds are totals over the folds and include the selection of lam.",
         *_warnings(results),
     ]
 
 
 def _warnings(results: Results) -> list[str]:
-    """What was warned of, and in how many cells."""
-    counts = results["warnings"].items()
-    return [f"Warned of in {n} of the computations: {text}" for text, n in sorted(counts)]
+    """List each warning with the number of computations that raised it."""
+    counts = sorted(results["warnings"].items())
+    return [f"Warning in {n} of the computations: {text}" for text, n in counts]
 
 
 def _manifest(all_results: Sequence[Results]) -> str:
@@ -220,7 +204,7 @@ def _inline(pictures: Sequence[Picture]) -> list[tuple[str, Markup, str]]:
 
 
 def inline_svg(picture: Picture) -> Markup:
-    """A picture for the inside of a page: its colours follow the page, its ids are its own."""
+    """Return a picture as SVG for the page, with the colours of the page and unique ids."""
     svg = as_svg(picture)
     label = html.escape(picture.caption)
     svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
