@@ -1,6 +1,6 @@
-"""The ratios in a JSON file of pytest-benchmark: in each group, plain NumPy over fastltl.
+"""Tabulate how many times faster fastltl is in each group of a pytest-benchmark file.
 
-``python -m benchmarks.groups FILE`` prints them as a table in Markdown.
+``python -m benchmarks.groups FILE`` reads the JSON file and prints a Markdown table.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def read_groups(path):
-    """Median seconds by group and by the way that the work was done."""
+    """Return the median seconds by group and implementation."""
     groups = defaultdict(dict)
     for run in json.loads(Path(path).read_text())["benchmarks"]:
         groups[run["group"]][run["extra_info"]["way"]] = run["stats"]["median"]
@@ -18,7 +18,7 @@ def read_groups(path):
 
 
 def table(groups):
-    """A row for each group."""
+    """Format the groups as a Markdown table."""
     lines = ["| work | fastltl | plain | ratio |", "|---|---|---|---|"]
     for group, medians in groups.items():
         fast, plain = 1e3 * medians["fastltl"], 1e3 * medians["plain"]

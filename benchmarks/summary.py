@@ -1,7 +1,7 @@
-"""A table and a picture of what asv measured last: how many times faster than plain NumPy.
+"""Summarise the latest asv results: how many times faster fastltl is than plain NumPy.
 
-``python -m benchmarks.summary`` reads the results of ``asv run``, prints a table in Markdown and
-draws docs/speed.png. Both need no network, which asv's own dashboard does.
+``python -m benchmarks.summary`` reads the results of ``asv run``, prints a Markdown table and draws
+docs/speed.png. Unlike asv's own dashboard, it needs no network.
 """
 
 import argparse
@@ -20,7 +20,7 @@ RATIO, SECONDS, ERROR = "track_time_over_numpy", "time_fastltl", "track_relative
 
 
 class Row(NamedTuple):
-    """Work done by fastltl in so many seconds, and in plain NumPy in so many times as many."""
+    """Seconds of fastltl, plain NumPy's time over fastltl's, and the relative error."""
 
     suite: str
     size: str
@@ -30,18 +30,18 @@ class Row(NamedTuple):
 
 
 def latest(folder):
-    """The results that asv has stored last."""
+    """Return the latest results that asv stored."""
     results = max(iter_results(str(folder)), key=lambda found: found.date, default=None)
     if results is None:
         raise SystemExit(
-            f"{folder} must hold results of asv, got none: run asv run --python=same "
-            "--set-commit-hash=$(git rev-parse HEAD) first."
+            f"no asv results in {folder}: first run asv run --python=same "
+            "--set-commit-hash=$(git rev-parse HEAD)."
         )
     return results
 
 
 def describe(names, values):
-    """Parameters in words: what is text already needs no name."""
+    """Format parameters as name = value; a text stands without its name."""
     return ", ".join(
         value.strip("'") if value.startswith("'") else f"{name} = {value}"
         for name, value in zip(names, values, strict=True)
@@ -49,9 +49,9 @@ def describe(names, values):
 
 
 def read_rows(results, names):
-    """One row for each suite and set of parameters whose ratio was measured.
+    """Return a row for each suite and set of parameters whose ratio was measured.
 
-    `names` has the parameters' names of each benchmark.
+    `names` maps each benchmark to the names of its parameters.
     """
     rows = []
     for key in sorted(results.get_all_result_keys()):
@@ -72,7 +72,7 @@ def read_rows(results, names):
 
 
 def markdown(rows):
-    """The rows as a table."""
+    """Format the rows as a Markdown table."""
     lines = ["| suite | parameters | fastltl | ratio | error |", "|---|---|---|---|---|"]
     for suite, size, seconds, ratio, error in rows:
         lines.append(f"| {suite} | {size} | {1e3 * seconds:.3g} ms | {ratio:.1f}× | {error:.0e} |")
@@ -80,7 +80,7 @@ def markdown(rows):
 
 
 def draw(rows, title, path):
-    """Bars on a logarithmic axis, a colour for each suite."""
+    """Draw the ratios as bars on a logarithmic axis, with a colour for each suite."""
     rows = rows[::-1]
     suites = list(dict.fromkeys(row.suite for row in rows))
     figure, axes = plt.subplots(figsize=(8, 1.2 + 0.21 * len(rows)), layout="constrained")

@@ -1,4 +1,4 @@
-"""The Schools data, for those who have it."""
+"""Access to the Schools data, which is not part of the repository."""
 
 import os
 
@@ -9,7 +9,7 @@ import fastltl as ltl
 PATH = os.environ.get("FASTLTL_SCHOOLS")
 
 needs_schools = pytest.mark.skipif(
-    not PATH, reason="needs schoolData.mat, which the variable FASTLTL_SCHOOLS names"
+    not PATH, reason="needs schoolData.mat; set FASTLTL_SCHOOLS to its path"
 )
 
 

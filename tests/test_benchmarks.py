@@ -1,4 +1,4 @@
-"""The tables and pictures made of measurements, from measurements really made."""
+"""Tests of the tables and the picture that the benchmarks write."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ def run(*command, cwd=ROOT):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """A folder where asv has measured one suite, in the environment that runs the tests."""
+    """Run one suite with asv in the current environment; return the folder."""
     folder = tmp_path_factory.mktemp("asv")
     shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
     shutil.copy(ROOT / "asv.conf.json", folder)
@@ -35,7 +35,7 @@ def measured(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_summary_has_a_row_for_each_ratio_and_a_picture(measured):
+def test_summary_has_a_row_for_each_ratio_and_a_picture(measured):
     out = run(sys.executable, "-m", "benchmarks.summary", "--picture", "speed.png", cwd=measured)
     rows = [line for line in out.splitlines() if line.startswith("| RankTwoUpdate")]
     assert len(rows) == 6
@@ -45,7 +45,7 @@ def test_the_summary_has_a_row_for_each_ratio_and_a_picture(measured):
 
 
 @pytest.mark.slow
-def test_a_summary_of_nothing_says_what_to_do(tmp_path):
+def test_summary_without_results_says_what_to_do(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.summary", "--results", str(tmp_path)],
         cwd=ROOT,
@@ -54,11 +54,11 @@ def test_a_summary_of_nothing_says_what_to_do(tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert "must hold results of asv, got none" in done.stderr
+    assert "no asv results in" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_groups_of_pytest_benchmark_become_ratios(tmp_path):
+def test_ratios_of_pytest_benchmark_groups(tmp_path):
     runs = [
         {"group": "work", "extra_info": {"way": way}, "stats": {"median": median}}
         for way, median in (("fastltl", 0.002), ("plain", 0.03))

@@ -1,4 +1,4 @@
-"""What results say of the paper's claims."""
+"""Tests of fastltl.experiments.claims."""
 
 import pytest
 
@@ -15,17 +15,17 @@ from fastltl.experiments.paper import (
 )
 
 
-def mean(value, reach=1.0):
-    return {"mean": value, "low": value - reach, "high": value + reach}
+def mean(value, half_width=1.0):
+    return {"mean": value, "low": value - half_width, "high": value + half_width}
 
 
-def verdicts(experiment, summary):
+def check(experiment, summary):
     results = {"manifest": {"experiment": experiment}, "summary": summary}
     return {claim.claim: claim for claim in claims.check_claims(results)}
 
 
 def grid(gains):
-    """A summary of a grid with these gains of every method, by (n, T)."""
+    """Return a grid's summary in which every method has these gains, by (n, T)."""
     return [
         {"noise": noise, "method": method, "n_samples": n, "n_tasks": t} | mean(gain, 0.1)
         for noise in NOISES
@@ -43,8 +43,8 @@ def grid(gains):
         ({(10, 10): 0.9, (50, 10): 0.2}, "no"),
     ],
 )
-def test_gains_on_the_grid_count_from_one_percent(gains, holds):
-    found = verdicts("grid", grid(gains))
+def test_grid_counts_gains_of_one_percent_or_more(gains, holds):
+    found = check("grid", grid(gains))
     for noise in NOISES:
         for method in ONLINE:
             claim = found[f"Online LTL consistently outperforms ITL: {method}, noise {noise}"]
@@ -52,11 +52,11 @@ def test_gains_on_the_grid_count_from_one_percent(gains, holds):
             assert f"{max(gains.values()):+.1f} %" in claim.figures
 
 
-def test_few_samples_teach_little():
+def test_little_is_learned_from_few_samples():
     name = "With few samples per task little is learned"
     for at_ten, at_fifty, holds in ((1, 10, "yes"), (9, 10, "no"), (-6, -5, "no")):
-        found = verdicts("grid", grid({(10, 150): at_ten, (50, 150): at_fifty, (50, 10): 90}))
-        claim = next(claim for said, claim in found.items() if said.startswith(name))
+        found = check("grid", grid({(10, 150): at_ten, (50, 150): at_fifty, (50, 10): 90}))
+        claim = next(claim for text, claim in found.items() if text.startswith(name))
         assert claim.holds == holds
         assert "at n = 50" in claim.figures
 
@@ -80,46 +80,46 @@ def curves(gains, **setting):
         (-5, 1, 1, "does not apply"),
     ],
 )
-def test_online_is_as_good_as_batch_only_if_batch_is_good(batch, default, paper, holds):
+def test_online_closes_the_gap_only_if_batch_has_a_gain(batch, default, paper, holds):
     gains = {ALONE: 0, MULTITASK: 12, BATCH: batch, DEFAULT: default, PAPER: paper}
-    found = verdicts("schools", curves(gains))
+    found = check("schools", curves(gains))
     assert found["Online LTL closes the gap with batch LTL on the schools"].holds == holds
     claim = found[f"Online LTL outperforms ITL on the schools: {PAPER}"]
     assert claim.holds == ("yes" if paper > 1 else "no")
 
 
-def test_claims_of_the_stream_are_for_each_noise():
+def test_stream_claims_for_each_noise():
     gains = {ALONE: 0, MULTITASK: 2, SUBSPACE: 40, BATCH: 10, DEFAULT: 9, PAPER: 9}
     others = gains | {SUBSPACE: 4}
     summary = curves(gains, noise=NOISES[1]) + curves(others, noise=NOISES[0])
-    found = verdicts("stream", summary)
+    found = check("stream", summary)
     assert len(found) == 6
     for noise, favorable in zip(NOISES, ("no", "yes"), strict=True):
         assert found[f"The regime is particularly favorable to LTL, noise {noise}"].holds == (
             favorable
         )
-        said = f"MTL on the test tasks outperforms all LTL methods, noise {noise}, after 50 tasks"
-        assert found[said].holds == "no"
+        text = f"MTL on the test tasks outperforms all LTL methods, noise {noise}, after 50 tasks"
+        assert found[text].holds == "no"
 
 
 @pytest.mark.parametrize(("multitask", "holds"), [(12, "yes"), (10.5, "unclear"), (8, "no")])
-def test_mtl_is_best_if_its_interval_says_so(multitask, holds):
+def test_mtl_is_best_if_its_interval_is_above(multitask, holds):
     gains = {ALONE: 0, MULTITASK: multitask, BATCH: 10, DEFAULT: 9, PAPER: 8.5}
-    found = verdicts("schools", curves(gains))
+    found = check("schools", curves(gains))
     assert found["MTL on the test tasks outperforms all LTL methods on the schools"].holds == holds
 
 
-def test_claims_of_the_timings():
+def test_timing_claims():
     summary = [
         {"method": method, "n_tasks": 50, "n_samples": 20, "mean": seconds}
         for method, seconds in ((BATCH, 10.0), (DEFAULT, 1.0), (PAPER, 8.0))
     ]
-    found = verdicts("timing", summary)
+    found = check("timing", summary)
     assert found["Online LTL is clearly faster than batch LTL: default"].holds == "yes"
     assert found["Online LTL is clearly faster than batch LTL: paper's step"].holds == "no"
 
 
-def test_without_intervals_means_count():
+def test_one_trial_is_judged_by_its_mean():
     row = {"mean": 0.5, "low": None, "high": None}
     assert claims._is_above(row)
     assert claims._format(row, " %") == "+0.5 %"

@@ -1,4 +1,4 @@
-"""Does sharing help? Scores are what they are said to be, and the verdict follows from them."""
+"""Tests of fastltl.experiments.compare and trials: scores, intervals and the verdict."""
 
 import re
 
@@ -22,20 +22,20 @@ from fastltl.experiments.trials import (
 from fastltl.selection import LAMS
 
 
-def tasks_of(n_tasks=24, n_samples=10, n_features=5, noise=0.1, seed=0):
+def make_tasks(n_tasks=24, n_samples=10, n_features=5, noise=0.1, seed=0):
     environment = ltl.datasets.make_environment(n_features, 1, noise, random_state=seed)
     return environment.tasks(n_tasks, n_samples)
 
 
 def small_trial(**settings):
-    training, validation, test = tasks_of().split((0.5, 0.25, 0.25), random_state=0)
+    training, validation, test = make_tasks().split((0.5, 0.25, 0.25), random_state=0)
     halves = [part.split_samples(0.5, random_state=0) for part in (validation, test)]
     return Trial(training, *halves, **settings)
 
 
 @pytest.fixture(scope="module")
 def found():
-    return compare.compare(tasks_of(), seed=1)
+    return compare.compare(make_tasks(), seed=1)
 
 
 def test_every_task_is_held_out_once(found):
@@ -44,7 +44,7 @@ def test_every_task_is_held_out_once(found):
     assert found["data"] == {"n_tasks": 24, "n_left_out": 0, "n_features": 5, "n_samples": 240}
 
 
-def test_rows_are_means_over_the_tasks(found):
+def test_method_rows_are_means_over_tasks(found):
     folds = [fold["values"]["methods"] for fold in found["cells"]]
     alone = np.concatenate([fold[compare.ALONE]["mse"] for fold in folds])
     for row in found["methods"]:
@@ -58,37 +58,33 @@ def test_rows_are_means_over_the_tasks(found):
 
 
 @pytest.mark.slow
-def test_numbers_are_the_same_for_any_number_of_processes(found):
-    again = compare.compare(tasks_of(), seed=1, n_jobs=2)
+def test_results_do_not_depend_on_n_jobs(found):
+    again = compare.compare(make_tasks(), seed=1, n_jobs=2)
     for key in ("data", "curve", "verdict", "representation"):
         assert again[key] == found[key]
     for ours, theirs in zip(again["methods"], found["methods"], strict=True):
         assert ours | {"seconds": 0} == theirs | {"seconds": 0}
 
 
-def test_small_tasks_are_left_out_and_too_few_refused():
-    tasks = ltl.TaskSet([*tasks_of(8, 8), *tasks_of(3, 3, seed=1)])
+def test_small_tasks_are_dropped_and_too_few_are_an_error():
+    tasks = ltl.TaskSet([*make_tasks(8, 8), *make_tasks(3, 3, seed=1)])
     assert compare.compare(tasks)["data"]["n_left_out"] == 3
-    with pytest.raises(
-        ValueError, match=r"at least 4 with 4 or more .* got 1: of 1 tasks, 0"
-    ):
-        compare.compare(tasks_of(1))
+    with pytest.raises(ValueError, match=r"at least 4 with 4 or more .* got 1: of 1 tasks, 0"):
+        compare.compare(make_tasks(1))
 
 
-def test_targets_must_vary_and_features_not_overflow():
-    tasks = tasks_of(8)
-    constant = ltl.TaskSet([*tasks, *((X, np.ones(len(y))) for X, y in tasks_of(3, seed=1))])
+def test_constant_targets_are_dropped_and_huge_features_are_an_error():
+    tasks = make_tasks(8)
+    constant = ltl.TaskSet([*tasks, *((X, np.ones(len(y))) for X, y in make_tasks(3, seed=1))])
     assert len(compare.usable_tasks(constant)) == 8
-    with pytest.raises(
-        ValueError, match=r"target that varies, got 0: .* 3 have a constant target"
-    ):
+    with pytest.raises(ValueError, match=r"target that varies, got 0: .* 3 have a constant target"):
         compare.usable_tasks(constant[8:])
     with pytest.raises(ValueError, match=r"features must not exceed 1e\+150, got 1e\+200"):
         compare.usable_tasks(tasks.map_inputs(lambda X: 0 * X + 1e200))
 
 
-def test_the_unit_of_a_feature_matters_only_unscaled():
-    tasks, units = tasks_of(12), np.array([1e-4, 1, 1, 1, 1e4])
+def test_units_of_features_matter_only_without_scaling():
+    tasks, units = make_tasks(12), np.array([1e-4, 1, 1, 1, 1e4])
     ours = compare.compare(tasks.map_inputs(lambda X: X * units))
     theirs = compare.compare(tasks)
     for one, other in zip(ours["methods"], theirs["methods"], strict=True):
@@ -97,7 +93,7 @@ def test_the_unit_of_a_feature_matters_only_unscaled():
     assert unscaled["methods"][0]["mse"] != pytest.approx(theirs["methods"][0]["mse"], rel=1e-3)
 
 
-def test_pooled_ridge_is_scikit_learns():
+def test_pooled_ridge_matches_scikit_learn():
     trial = small_trial(fit_intercept=True)
     lam = select_pooled_lam(trial)
     parts = [*trial.training, *trial.test[0]]
@@ -112,7 +108,7 @@ def test_pooled_ridge_is_scikit_learns():
         assert ours == pytest.approx(expected, rel=1e-9)
 
 
-def test_methods_learn_what_the_learners_do():
+def test_fits_match_the_learners():
     trial = small_trial()
     online = [*fit_online(trial, [3, len(trial.training)])]
     assert [one.n_tasks for one in online] == [3, 12]
@@ -126,14 +122,14 @@ def test_methods_learn_what_the_learners_do():
     assert np.array_equal(alone.D, np.eye(5) / alone.lam)
     batch = fit_batch(trial, 4)
     expected = ltl.BatchLTL(batch.lam, tol=1e-6).fit(trial.training[:4]).D_
-    judged, exact = (trial.score(D).mean() for D in (batch.D, expected))
-    assert judged == pytest.approx(exact, rel=0.05)
+    score, exact = (trial.score(D).mean() for D in (batch.D, expected))
+    assert score == pytest.approx(exact, rel=0.05)
     multitask = fit_mtl(trial)
     assert multitask.lam in LAMS
     assert np.trace(multitask.D) <= 1 / multitask.lam * (1 + 1e-9)
 
 
-def test_a_share_of_the_validation_tasks_goes_with_few_training_tasks():
+def test_validation_share_limits_the_validation_tasks():
     trial = small_trial(validation_share=0.25)
     assert [len(trial.validation_for(t)[0]) for t in (1, 4, 12, 24)] == [1, 1, 3, 6]
     assert len(small_trial().validation_for(1)[0]) == 6
@@ -150,7 +146,7 @@ BAD = (-9, -1)
 
 
 @pytest.mark.parametrize(
-    ("intervals", "n_tasks", "wins", "helps", "said"),
+    ("intervals", "n_tasks", "wins", "helps", "sentence"),
     [
         ([BAD, (1, 3), (2, 9), (-4, 2)], 40, 0.8, "yes", "Sharing helps: batch LTL .* 5.5 %"),
         ([BAD, (-2, 20), (1, 3), (-4, 2)], 40, 0.8, "yes", "Sharing helps: batch LTL .* 2.0 %"),
@@ -163,34 +159,34 @@ BAD = (-9, -1)
         ([BAD, (1, 3), (2, 9), (-4, 2)], 19, 0.8, "unclear", "19 tasks are too few to say"),
     ],
 )
-def test_the_verdict_follows_from_the_intervals(intervals, n_tasks, wins, helps, said):
+def test_verdict_follows_from_the_intervals(intervals, n_tasks, wins, helps, sentence):
     found = compare.verdict(rows_with(intervals, wins), n_tasks)
     assert found["helps"] == helps
-    assert re.match(said, found["sentence"])
+    assert re.match(sentence, found["sentence"])
 
 
 @pytest.mark.parametrize(("n_tasks", "least"), [(20, 0.88), (60, 0.9)])
-def test_intervals_hold_the_truth_even_of_heavy_tails(n_tasks, least):
-    """Factors with a mean of 0.8 on errors of very different sizes: a true gain of 20 %."""
+def test_intervals_cover_the_true_gain_with_heavy_tails(n_tasks, least):
+    """Multiply errors of very different sizes by factors of mean 0.8: the true gain is 20 %."""
     random = np.random.default_rng(0)
-    holds = []
+    covered = []
     for k in range(200):
         baseline = random.gamma(1.0, size=n_tasks)
         factors = 0.8 * np.exp(0.5 * random.standard_normal(n_tasks) - 0.125)
         [(low, high)] = compare.gain_intervals(factors * baseline, baseline, [0.95], k)
-        holds.append(low <= 20 <= high)
-    assert least <= np.mean(holds) <= 0.99
+        covered.append(low <= 20 <= high)
+    assert least <= np.mean(covered) <= 0.99
 
 
-def test_an_interval_of_no_difference_and_of_no_error():
+def test_interval_of_equal_errors_and_of_zero_errors():
     errors = np.array([1.0, 2.0, 3.0])
     assert compare.gain_intervals(errors, errors, [0.95], 0) == [[0.0, 0.0]]
     assert compare.gain_intervals(0 * errors, 0 * errors, [0.95], 0) == [[100.0, 100.0]]
 
 
 @pytest.mark.slow
-def test_sharing_is_not_said_to_help_where_there_is_nothing_to_share():
-    """Targets that do not depend on the features, around levels of the tasks' own."""
+def test_verdict_is_rarely_yes_when_there_is_nothing_to_share():
+    """Draw targets independent of the features, around a level of each task."""
     helps = []
     for seed in range(20):
         random = np.random.default_rng(seed)
@@ -203,25 +199,25 @@ def test_sharing_is_not_said_to_help_where_there_is_nothing_to_share():
     assert helps.count("yes") <= 2
 
 
-def test_a_representation_in_words():
+def test_describe_a_representation():
     D = np.diag([8.0, 1.0, 1.0, 0.0])
-    said = compare.describe(D, ["a", "b", "c", "d"])
-    assert said["shares"] == pytest.approx([0.8, 0.1, 0.1, 0.0])
-    assert said["effective_rank"] == pytest.approx(np.exp(-0.8 * np.log(0.8) - 0.2 * np.log(0.1)))
-    assert said["directions"][0]["features"][0] == {"name": "a", "weight": 1.0}
+    found = compare.describe(D, ["a", "b", "c", "d"])
+    assert found["shares"] == pytest.approx([0.8, 0.1, 0.1, 0.0])
+    assert found["effective_rank"] == pytest.approx(np.exp(-0.8 * np.log(0.8) - 0.2 * np.log(0.1)))
+    assert found["directions"][0]["features"][0] == {"name": "a", "weight": 1.0}
     assert compare.describe(np.eye(4), list("abcd"))["effective_rank"] == pytest.approx(4)
-    turned = np.array([[0.8, -0.6], [0.6, 0.8]]) @ np.diag([3.0, 1.0])
-    D = turned @ np.array([[0.8, -0.6], [0.6, 0.8]]).T
+    rotated = np.array([[0.8, -0.6], [0.6, 0.8]]) @ np.diag([3.0, 1.0])
+    D = rotated @ np.array([[0.8, -0.6], [0.6, 0.8]]).T
     leading = compare.describe(D, ["a", "b"])["directions"][0]["features"]
     assert [one["name"] for one in leading] == ["a", "b"]
     assert [one["weight"] for one in leading] == pytest.approx([0.8, 0.6])
 
 
 def test_directions_do_not_depend_on_rounding():
-    """Of equal entries the first names the direction; of equal eigenvalues none does."""
+    """Equal entries keep the order of the features; repeated eigenvalues give no direction."""
     direction = np.array([1.0, -1.0 - 1e-12, 0.0, 0.0]) / np.sqrt(2)
     D = np.eye(4) + 3 * np.outer(direction, direction)
-    said = compare.describe(D, list("abcd"))["directions"]
-    assert len(said) == 1
-    assert [one["name"] for one in said[0]["features"]][:2] == ["a", "b"]
-    assert said[0]["features"][0]["weight"] > 0 > said[0]["features"][1]["weight"]
+    directions = compare.describe(D, list("abcd"))["directions"]
+    assert len(directions) == 1
+    assert [one["name"] for one in directions[0]["features"]][:2] == ["a", "b"]
+    assert directions[0]["features"][0]["weight"] > 0 > directions[0]["features"][1]["weight"]

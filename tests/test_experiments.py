@@ -1,4 +1,4 @@
-"""The paper's experiments: cells are what they say, are kept, and come out the same."""
+"""Tests of fastltl.experiments.paper: cells, results files and summaries."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ SMALL = {
 
 @pytest.fixture
 def small(monkeypatch):
-    """Fewer and smaller cells."""
+    """Replace the cells of every experiment by fewer and smaller ones."""
     monkeypatch.setattr(paper, "STREAM_TASKS", 5)
     monkeypatch.setattr(paper, "N_TEST_TASKS", 6)
     for name, cells in SMALL.items():
@@ -45,10 +45,10 @@ def small(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["grid", "stream"])
-def test_results_are_kept_and_the_same_again(name, small, tmp_path):
+def test_results_are_saved_and_reproducible(name, small, tmp_path):
     first = paper.reproduce(name, tmp_path / "one", n_jobs=1)
-    kept = json.loads((tmp_path / "one" / f"{name}.json").read_text())
-    assert kept == first
+    saved = json.loads((tmp_path / "one" / f"{name}.json").read_text())
+    assert saved == first
     assert [cell["cell"] for cell in first["cells"]] == SMALL[name]
     assert first["manifest"]["parameters"] == {"seed": 0, "trials": 10, "quick": False}
     second = paper.reproduce(name, tmp_path / "two", n_jobs=1)
@@ -64,11 +64,11 @@ def test_only_missing_cells_are_computed(small, tmp_path, monkeypatch):
     path.write_text(json.dumps(cut | {"cells": kept}))
     computed = []
 
-    def counted(cell):
+    def record(cell):
         computed.append(cell)
         return paper._grid_cell(cell)
 
-    smaller = dataclasses.replace(paper.EXPERIMENTS["grid"], compute=counted)
+    smaller = dataclasses.replace(paper.EXPERIMENTS["grid"], compute=record)
     monkeypatch.setitem(paper.EXPERIMENTS, "grid", smaller)
     again = paper.reproduce("grid", tmp_path)
     assert computed == SMALL["grid"][3:]
@@ -76,7 +76,7 @@ def test_only_missing_cells_are_computed(small, tmp_path, monkeypatch):
     assert again["summary"] == whole["summary"]
 
 
-def test_the_cells_of_each_experiment():
+def test_number_of_cells_of_each_experiment():
     for name, (full, quick) in {"grid": (300, 20), "stream": (20, 6), "timing": (18, 2)}.items():
         experiment = paper.EXPERIMENTS[name]
         assert len(experiment.cells(0, experiment.trials, False)) == full
@@ -88,8 +88,8 @@ def test_the_cells_of_each_experiment():
 
 
 @pytest.mark.filterwarnings("ignore:the best lam")
-def test_a_cell_of_the_grid_by_hand():
-    """Everything again with public functions, each lam chosen by a quarter as many tasks."""
+def test_grid_cell_matches_public_functions():
+    """Select each lam with a quarter as many validation tasks as training tasks."""
     cell = {"seed": 5, "noise": 0.1, "n_samples": 6, "trial": 1, "n_tasks": [4, 12]}
     ours = paper._grid_cell(cell)
     random = np.random.default_rng([5, 1, 6])
@@ -112,7 +112,7 @@ def test_a_cell_of_the_grid_by_hand():
 
 
 @pytest.mark.slow
-def test_timed_runs_do_the_same_work(small):
+def test_timing_cell_and_warm_started_reference(small):
     seconds = paper._timing_cell(SMALL["timing"][0])
     assert len(seconds) == 6
     assert all(value > 0 for value in seconds.values())
@@ -137,7 +137,7 @@ def test_means_and_intervals():
 
 @needs_schools
 @pytest.mark.slow
-def test_online_ltl_beats_ridge_regression_on_the_schools(tmp_path):
+def test_online_ltl_beats_itl_on_the_schools(tmp_path):
     results = paper.reproduce("schools", tmp_path, quick=True, n_jobs=2, schools=PATH)
     last = {row["method"]: row for row in results["summary"]}
     assert last[paper.DEFAULT]["trials"] == 20
@@ -146,7 +146,7 @@ def test_online_ltl_beats_ridge_regression_on_the_schools(tmp_path):
     assert {paper.BATCH, paper.MULTITASK, paper.ALONE} <= set(last)
 
 
-def test_schools_must_be_somewhere(tmp_path):
+def test_schools_needs_the_path_of_its_file(tmp_path):
     with pytest.raises(ValueError, match="schools must say where"):
         paper.reproduce("schools", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.mat"):
@@ -155,8 +155,8 @@ def test_schools_must_be_somewhere(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on(tmp_path):
-    """Interrupted while it computes, the command ends in a line; then it computes the rest."""
+def test_interrupted_run_resumes(tmp_path):
+    """The interrupted command prints one line; run again, it computes the missing cells."""
     command = [sys.executable, "-m", "fastltl", "reproduce", "grid", "--quick", "--trials", "1"]
     command += ["--jobs", "2", "--out", str(tmp_path)]
     path = tmp_path / "grid.json"
@@ -166,14 +166,14 @@ def test_an_interrupted_run_goes_on(tmp_path):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    # not the last line: joblib's resource tracker, a process of its own, may add a warning
+    # Not necessarily the last line: joblib's resource tracker process may add a warning.
     assert "fastltl reproduce: interrupted; the same command goes on from there" in err.splitlines()
     assert "Traceback" not in err
-    begun = json.loads(path.read_text())
-    assert 0 < len(begun["cells"]) < 10
+    partial = json.loads(path.read_text())
+    assert 0 < len(partial["cells"]) < 10
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    ended = json.loads(path.read_text())
-    assert ended["cells"][: len(begun["cells"])] == begun["cells"]
-    assert len(ended["cells"]) == 10
-    assert len(ended["summary"]) == 100
+    whole = json.loads(path.read_text())
+    assert whole["cells"][: len(partial["cells"])] == partial["cells"]
+    assert len(whole["cells"]) == 10
+    assert len(whole["summary"]) == 100
     assert [file for file in tmp_path.iterdir() if file.name.startswith(".")] == []

@@ -1,4 +1,4 @@
-"""Pictures and the page: drawn from results, whole in themselves, and seen by a real browser."""
+"""Tests of fastltl.experiments.figures and report, also in a real browser."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from test_comparison import tasks_of
+from test_comparison import make_tasks
 
 from fastltl.experiments import compare, figures, paper, report
 
@@ -16,7 +16,7 @@ NAMES = {"learning", "gains", "spectrum"}
 
 @pytest.fixture(scope="module")
 def compared():
-    return compare.compare(tasks_of(n_tasks=16))
+    return compare.compare(make_tasks(n_tasks=16))
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,13 @@ def comparison_page(compared, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reproduction_page(tmp_path_factory):
-    """The page of all experiments, each with results such as it has, but made up."""
+    """Write the page of all experiments from fake results."""
     out = tmp_path_factory.mktemp("reproduced")
-    return report.write_reproduction([made_up(name) for name in paper.EXPERIMENTS], out)
+    return report.write_reproduction([fake_results(name) for name in paper.EXPERIMENTS], out)
 
 
-def made_up(name):
-    """Results of an experiment with rows of cells that nobody computed."""
+def fake_results(name):
+    """Return results of an experiment with made-up values of its cells."""
     experiment = paper.EXPERIMENTS[name]
     cells = experiment.cells(0, 2, name != "grid")
     rows = []
@@ -58,7 +58,7 @@ def made_up(name):
 
 
 class Page(HTMLParser):
-    """What a page refers to, the ids in it, and its text."""
+    """Collect the references, ids and text of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -77,7 +77,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("which", ["comparison_page", "reproduction_page"])
-def test_a_page_refers_to_nothing_outside_and_its_ids_are_unique(which, request):
+def test_page_is_self_contained_and_ids_are_unique(which, request):
     path = request.getfixturevalue(which)
     page = Page(path)
     assert all(reference.startswith(("#", "data:")) for reference in page.references)
@@ -89,13 +89,13 @@ def test_a_page_refers_to_nothing_outside_and_its_ids_are_unique(which, request)
     assert "<script" not in content
 
 
-def test_what_is_given_is_text_not_markup(comparison_page):
+def test_text_is_escaped(comparison_page):
     content = comparison_page.read_text(encoding="utf-8")
     assert "Does &lt;sharing&gt; help?" in content
     assert "Tasks &amp; targets." in content
 
 
-def test_the_page_says_what_was_found(compared, comparison_page):
+def test_page_shows_the_results(compared, comparison_page):
     text = " ".join(Page(comparison_page).text)
     assert compared["verdict"]["sentence"] in text
     for row in compared["methods"]:
@@ -105,21 +105,21 @@ def test_the_page_says_what_was_found(compared, comparison_page):
     assert compared["manifest"]["machine"]["cpu"] in text
 
 
-def test_pictures_are_files_too(comparison_page):
+def test_pictures_are_saved_as_files(comparison_page):
     for name in NAMES:
         svg = ElementTree.parse(comparison_page.parent / f"{name}.svg").getroot()
         assert svg.tag == "{http://www.w3.org/2000/svg}svg"
         assert (comparison_page.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_same_results_give_the_same_bytes(compared, comparison_page, tmp_path):
+def test_output_is_reproducible(compared, comparison_page, tmp_path):
     again = report.write_comparison(compared, "Does <sharing> help?", "Tasks & targets.", tmp_path)
     for path in comparison_page.parent.iterdir():
         assert (again.parent / path.name).read_bytes() == path.read_bytes()
 
 
-def test_one_trial_has_no_interval_to_draw():
-    results = made_up("stream")
+def test_curves_of_one_trial_have_no_interval():
+    results = fake_results("stream")
     rows = [row | {"low": None, "high": None} for row in results["summary"]]
     pictures = figures.draw(results | {"summary": rows})
     assert [picture.name for picture in pictures] == ["stream-paper-noise", "stream-lower-noise"]
@@ -153,12 +153,12 @@ def browser(tmp_path_factory):
     driver.quit()
 
 
-def look_at(browser, path: Path, width: int, scheme: str) -> None:
+def open_page(browser, path: Path, width: int, scheme: str) -> None:
     emulation = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", emulation)
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    browser.get("about:blank")  # the browser's own first page is not ours
+    browser.get("about:blank")  # clear the logs of the start page
     for kind in ("browser", "performance"):
         browser.get_log(kind)
     browser.get(path.as_uri())
@@ -173,9 +173,9 @@ def luminance(colour):
 @pytest.mark.parametrize("which", ["comparison_page", "reproduction_page"])
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_shows_the_page(browser, which, width, scheme, request):
+def test_browser_shows_the_page(browser, which, width, scheme, request):
     path = request.getfixturevalue(which)
-    look_at(browser, path, width, scheme)
+    open_page(browser, path, width, scheme)
     assert browser.get_log("browser") == []
     requested = [
         match
@@ -191,7 +191,7 @@ def test_a_browser_shows_the_page(browser, which, width, scheme, request):
         assert picture.size["width"] > 250
         assert picture.size["height"] > 100
         assert picture.size["width"] <= width
-    # Nothing but tables, which scroll by themselves, is wider than the screen.
+    # Only tables may be wider than the screen; they scroll on their own.
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     page, ink, label = (
         luminance(browser.execute_script(f"return getComputedStyle({element}).{style}"))

@@ -1,4 +1,4 @@
-"""Results files: written whole, continued, computed the same by any number of processes."""
+"""Tests of fastltl.experiments.results: computing cells, and results files."""
 
 import json
 import warnings
@@ -10,13 +10,13 @@ from fastltl.experiments import results
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_cells_come_with_values_seconds_and_warnings(n_jobs, capsys):
-    def squared(cell):
+    def square(cell):
         if cell["x"] == 2:
             warnings.warn("two is special", UserWarning, stacklevel=1)
         return {"square": cell["x"] ** 2}
 
     cells = [{"x": x} for x in range(4)]
-    done = list(results.compute_cells(squared, cells, n_jobs, "squaring"))
+    done = list(results.compute_cells(square, cells, n_jobs, "squaring"))
     done.sort(key=lambda one: one["cell"]["x"])
     assert [one["cell"] for one in done] == cells
     assert [one["values"]["square"] for one in done] == [0, 1, 4, 9]
@@ -26,7 +26,7 @@ def test_cells_come_with_values_seconds_and_warnings(n_jobs, capsys):
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_the_error_of_a_cell_is_raised(n_jobs):
+def test_error_of_a_cell_is_raised(n_jobs):
     def fail_at_one(cell):
         if cell["x"] == 1:
             raise ValueError("x must not be one")
@@ -36,7 +36,7 @@ def test_the_error_of_a_cell_is_raised(n_jobs):
         list(results.compute_cells(fail_at_one, [{"x": 0}, {"x": 1}], n_jobs, "failing"))
 
 
-def test_results_are_continued(tmp_path):
+def test_continue_results(tmp_path):
     path = tmp_path / "out" / "grid.json"
     fresh = results.new_results("grid", {"seed": 0})
     assert results.continue_results(path, fresh) == fresh
@@ -57,7 +57,7 @@ def test_results_are_continued(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"), [("fastltl", "0.0.1"), ("cpu", "Z80"), ("numpy", "1.0")]
 )
-def test_results_of_another_machine_are_not_mixed_in(tmp_path, name, value):
+def test_results_of_another_machine_are_refused(tmp_path, name, value):
     path = tmp_path / "grid.json"
     old = results.new_results("grid", {"seed": 0})
     old["manifest"]["machine"][name] = value
@@ -89,7 +89,7 @@ def test_other_files_are_refused(tmp_path):
     assert results.read_results(path) == good
 
 
-def test_the_manifest_says_where_it_was(tmp_path):
+def test_manifest_describes_the_machine(tmp_path):
     manifest = results.new_results("grid", {"seed": 3})["manifest"]
     assert manifest["parameters"] == {"seed": 3}
     assert {"fastltl", "numpy", "numba", "cpu", "blas", "threads"} <= set(manifest["machine"])
