@@ -1,1 +1,1 @@
-"""Experiments: comparisons of methods, the paper's figures, and reports of them."""
+"""Compare methods, reproduce the paper's experiments and write reports."""

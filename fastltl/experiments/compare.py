@@ -34,7 +34,7 @@ METRICS = ("mse", "explained_variance")
 
 #: Folds of the cross-validation over tasks.
 FOLDS = 4
-#: Fewer samples would leave a half of a single sample, which has no variance.
+#: With fewer samples a half could have only one, and so no variance.
 FEWEST_SAMPLES = 4
 #: With fewer tasks a bootstrap interval over tasks is not reliable.
 FEWEST_TASKS_FOR_A_VERDICT = 20
@@ -313,7 +313,7 @@ def describe(D: Array, names: Sequence[str]) -> dict[str, Any]:
     is_simple = np.minimum(distances[:-1], distances[1:]) > TIED * shares[0]
     directions = []
     for k in np.flatnonzero(is_simple & (shares > TIED))[:N_DIRECTIONS]:
-        direction = np.round(vectors[:, -1 - k], 6)  # so that rounding errors order no features
+        direction = np.round(vectors[:, -1 - k], 6)  # rounding errors reorder no features
         largest = np.argsort(-np.abs(direction), kind="stable")[:N_NAMED]
         signed = direction * np.sign(direction[largest[0]])
         features = [{"name": names[j], "weight": float(signed[j])} for j in largest]

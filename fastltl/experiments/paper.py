@@ -51,7 +51,7 @@ ONLINE: dict[str, dict[str, Any]] = {DEFAULT: {}, PAPER: PAPER_STEP}
 NOISES = (0.2, 0.05)
 N_FEATURES, N_TEST_TASKS, STREAM_SAMPLES, STREAM_TASKS = 50, 100, 25, 50
 
-#: Timings are for one lam, because the paper does not say how many its seconds are for.
+#: Timings are for one lam; the paper does not say how many its seconds cover.
 TIMED_LAM, TIMED_TOL = 1e-2, 1e-4
 #: The paper's Table 1: seconds of batch and online LTL by (T, n).
 PAPER_SECONDS = {

@@ -24,7 +24,7 @@ from fastltl.tasks import TaskSet
 #: Settings of `OnlineLTL` that give the paper's Algorithm 1.
 PAPER_STEP = {"geometry": "euclidean", "step": "theory"}
 
-#: Relative tolerance of batch learners; it changes test errors by far less than their noise.
+#: Relative gap at which batch learners stop; a smaller one hardly changes test errors.
 TOL = 1e-3
 
 
@@ -132,7 +132,7 @@ def score_pooled(trial: Trial, halves: Halves, lams: Array, metric: str) -> Arra
     parts = [*trial.training, *halves[0]]
     rows = np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
     weights, intercepts = ITL(fit_intercept=trial.fit_intercept).path([rows], lams)
-    # A constant feature carries the intercept, which HeldOut would fit to each task anew.
+    # A constant feature carries the intercept, which HeldOut would otherwise fit to each task.
     weights = np.concatenate([weights, intercepts[:, :, None]], axis=2)
     train, test = (
         half.map_inputs(lambda X: np.column_stack([X, np.ones(len(X))])) for half in halves
