@@ -105,9 +105,9 @@ def usable_tasks(tasks: TaskSet) -> TaskSet:
     usable: TaskSet = tasks[enough & varied]
     if len(usable) < FOLDS:
         raise ValueError(
-            f"tasks must include at least {FOLDS} with {FEWEST_SAMPLES} or more samples and a "
-            f"target that varies, got {len(usable)}: of {len(tasks)} tasks, {(~enough).sum()} have "
-            f"fewer samples and {(~varied).sum()} have a constant target."
+            f"a comparison needs at least {FOLDS} tasks with {FEWEST_SAMPLES} samples or more and "
+            f"a target that varies, got {len(usable)}: of {len(tasks)} tasks, {(~enough).sum()} "
+            f"have fewer samples and {(~varied).sum()} have a constant target."
         )
     largest = max(float(np.abs(X).max()) for X, _ in tasks)
     if largest > LARGEST_FEATURE:
@@ -270,13 +270,13 @@ def verdict(methods: Sequence[dict[str, Any]], n_tasks: int) -> dict[str, str]:
         if row["gain"] >= NEGLIGIBLE_GAIN and row["wins"] > 0.5 and row["strict_interval"][0] > 0
     ]
     if n_tasks < FEWEST_TASKS_FOR_A_VERDICT:
-        helps, opening = "unclear", f"{n_tasks} tasks are too few to say whether sharing helps"
+        helps, opening = "unclear", f"Whether sharing helps is unclear with only {n_tasks} tasks"
     elif better:
         helps, opening = "yes", "Sharing helps"
     elif all(row["strict_interval"][1] < NEGLIGIBLE_GAIN for row in sharing):
         helps, opening = "no", "Sharing does not help"
     else:
-        helps, opening = "unclear", "This data does not show whether sharing helps"
+        helps, opening = "unclear", "Whether sharing helps is unclear from this data"
     best = max(better or sharing, key=lambda row: float(row["gain"]))
     low, high = best["strict_interval"]
     sentence = (
