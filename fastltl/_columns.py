@@ -1,4 +1,4 @@
-"""Columns of tables: labels of tasks, and features and targets as numbers."""
+"""Take task labels, features and targets from the columns of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastltl._validation import Array, as_floats, check_finite, text_or_dates
 
 
 def as_objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
-    """A 1-D object array, even of labels that are sequences themselves."""
+    """Return the labels as a 1-D object array, even if they are sequences."""
     array = np.empty(len(labels), dtype=object)
     for i, label in enumerate(labels):
         array[i] = label
@@ -24,16 +24,14 @@ def as_objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
 def group_codes(
     groups: Any, n_samples: int, name: str
 ) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
-    """Number the groups in order of first appearance: (number of each row, the groups)."""
-    # NumPy would make strings of all the entries of a list with both numbers and strings.
+    """Number the groups in order of first appearance; return (code of each row, groups)."""
+    # NumPy would turn a list of numbers and strings into strings.
     values = as_objects(groups) if isinstance(groups, list | tuple) else np.asarray(groups)
     if np.ma.is_masked(groups):
         raise ValueError(f"{name} must name a task for every row, got masked entries.")
     if values.shape != (n_samples,):
-        raise ValueError(
-            f"{name} must have one entry for each of the {n_samples} rows, "
-            f"got shape {values.shape}."
-        )
+        wanted = f"one entry for each of the {n_samples} rows"
+        raise ValueError(f"{name} must have {wanted}, got shape {values.shape}.")
     numbers: dict[Hashable, int] = {}
     try:
         codes = [numbers.setdefault(group, len(numbers)) for group in values.tolist()]
@@ -41,15 +39,13 @@ def group_codes(
         raise TypeError(f"{name} must hold numbers, strings or the like ({error}).") from error
     for group in numbers:
         if is_missing(group):
-            raise ValueError(
-                f"{name} must name a task for every row, got {group!r} at row "
-                f"{codes.index(numbers[group])}."
-            )
+            row = codes.index(numbers[group])
+            raise ValueError(f"{name} must name a task for every row, got {group!r} at row {row}.")
     return np.array(codes, dtype=np.int64), list(numbers)
 
 
 def is_missing(value: Any) -> bool:
-    """Whether it is None, or a NaN, NaT or NA, none of which says that it equals itself."""
+    """Return whether a value is None, NaN, NaT or NA; the last three do not equal themselves."""
     try:
         return value is None or not bool(value == value)
     except (TypeError, ValueError):
@@ -57,34 +53,32 @@ def is_missing(value: Any) -> bool:
 
 
 def with_columns_by_name(df: Any) -> Any:
-    """The data frame, or a pyarrow table of one that has the interchange protocol only."""
+    """Convert a data frame that has only the interchange protocol to a pyarrow table."""
     if hasattr(df, "__getitem__") or not hasattr(df, "__dataframe__"):
         return df
     try:
         from pyarrow.interchange import from_dataframe
     except ImportError as error:
         raise TypeError(
-            "df must have columns that can be taken by name, or pyarrow must be installed "
-            f"(pip install 'fastltl[parquet]'), got {type(df).__name__} without it."
+            f"df must support df[name], got {type(df).__name__}; to convert it, install pyarrow: "
+            "pip install 'fastltl[parquet]'."
         ) from error
     return from_dataframe(df)
 
 
 def column_names(df: Any) -> list[Any]:
-    """Names of the columns of a table of any library."""
+    """Return the column names of a data frame, pyarrow table or mapping."""
     if hasattr(df, "column_names"):  # pyarrow, whose `columns` are the data
-        names = df.column_names
-    elif hasattr(df, "columns"):
-        names = df.columns
-    elif hasattr(df, "keys"):
-        names = df.keys()
-    else:
-        raise TypeError(f"df must be a data frame with named columns, got {type(df).__name__}.")
-    return list(names)
+        return list(df.column_names)
+    if hasattr(df, "columns"):
+        return list(df.columns)
+    if hasattr(df, "keys"):
+        return list(df.keys())
+    raise TypeError(f"df must be a data frame with named columns, got {type(df).__name__}.")
 
 
 def check_names(names: Any, argument: str) -> list[str]:
-    """A list of the names of columns."""
+    """Return `names` as a list; refuse a single string."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         got = f"the string {names!r}" if isinstance(names, str) else type(names).__name__
         raise ValueError(f"{argument} must be a sequence of names, got {got}.")
@@ -99,7 +93,7 @@ def choose_features(
     features: Sequence[str] | None,
     drop: Sequence[str] = (),
 ) -> list[str]:
-    """The columns of a table to learn from; all that arguments name must be there, once."""
+    """Return the feature columns; check that all named columns exist and are distinct."""
     drop = check_names(drop, "drop")
     if features is None:
         features = [name for name in names if name not in (task, target, *drop)]
@@ -124,10 +118,8 @@ def _check_column(names: list[Any], argument: str, name: str, where: str | Path)
     if names.count(name) == 1:
         return
     if name in names:
-        raise ValueError(
-            f"{argument} must name one column of {where}, got {name!r}, which several are called."
-        )
-    texts = [str(one) for one in names]
+        raise ValueError(f"{argument} {name!r} names several columns of {where}: rename one.")
+    texts = [str(column) for column in names]
     close = difflib.get_close_matches(str(name), texts, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else "."
     shown = ", ".join(texts[:20]) + (f", and {len(texts) - 20} more" if len(texts) > 20 else "")
@@ -137,22 +129,22 @@ def _check_column(names: list[Any], argument: str, name: str, where: str | Path)
 def numeric_column(
     df: Any, name: str, length: int | None = None, swapped_with: str | None = None
 ) -> Array:
-    """A column of finite numbers; an error says what else it holds.
+    """Return a column as finite floats.
 
-    What a target may have been swapped with is the column of tasks.
+    For a target, `swapped_with` is the task column, which may be the numeric one of the two.
     """
     column = df[name]
     if not isinstance(column, np.ma.MaskedArray):
         try:
             column = np.asarray(column)
-        except ValueError:  # it is ragged
+        except ValueError:  # ragged
             column = as_floats(column, f"column {name!r}")
     if text_or_dates(column):
-        what, advice = _what_it_holds(column)
+        what, advice = _describe_non_numeric(column)
         if swapped_with is None:
             advice += ", or leave it out of features"
         elif np.asarray(df[swapped_with]).dtype.kind in "fiu":
-            advice = f"task and target may be swapped, for {swapped_with!r} holds numbers"
+            advice = f"task and target may be swapped, since {swapped_with!r} holds numbers"
         raise ValueError(f"column {name!r} must be numeric, got {what}: {advice}.")
     column = as_floats(column, f"column {name!r}")
     if column.ndim != 1 or (length is not None and len(column) != length):
@@ -163,16 +155,16 @@ def numeric_column(
     return column
 
 
-def _what_it_holds(column: npt.NDArray[Any]) -> tuple[str, str]:
-    """What a column holds that is not numbers, and how to make numbers of it."""
+def _describe_non_numeric(column: npt.NDArray[Any]) -> tuple[str, str]:
+    """Describe the contents of a non-numeric column, and how to convert it to numbers."""
     if column.dtype.kind in "mM" and column.size:
         kind = "durations" if column.dtype.kind == "m" else "dates"
-        return f"{column.dtype}, {kind} such as {column.flat[0]}", "make numbers of them"
+        return f"{column.dtype}, {kind} such as {column.flat[0]}", "convert them to numbers"
     texts = [str(value) for value in column.flat if isinstance(value, str)]
     if not texts:
-        return text_or_dates(column), "make numbers of it"
+        return text_or_dates(column), "convert it to numbers"
     try:
         np.array(texts).astype(np.float64)
     except ValueError:
         return f"text such as {texts[0]!r}", "encode it"
-    return f"text such as {texts[0]!r}", "make numbers of it with astype(float)"
+    return f"text such as {texts[0]!r}", "convert it with astype(float)"

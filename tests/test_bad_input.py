@@ -747,7 +747,7 @@ BAD_ARGUMENTS = {
     "task, None": ({"task": None}, "task must name a column"),
     "task, a number": ({"task": 3}, "task must name a column"),
     "target, None": ({"target": None}, "target must name a column"),
-    "swapped": ({"task": "z", "target": "t"}, "task and target may be swapped, for 'z' holds"),
+    "swapped": ({"task": "z", "target": "t"}, "task and target may be swapped, since 'z' holds"),
 }
 
 
@@ -763,11 +763,11 @@ GROUPED = pd.DataFrame(rows()).groupby("t")
 HINTS = {
     "swapped": (
         lambda: ltl.TaskSet.from_frame(rows(), "z", "t"),
-        "'t' must be numeric, got text such as 'a': task and target may be swapped, for 'z' holds",
+        "'t' must be numeric, got text such as 'a': task and target may be swapped, since 'z'",
     ),
     "swapped in pandas": (
         lambda: ltl.TaskSet.from_frame(pd.DataFrame(rows()), "u", "t", ["v"]),
-        "'t' must be numeric, got text such as 'a': task and target may be swapped, for 'u' holds",
+        "'t' must be numeric, got text such as 'a': task and target may be swapped, since 'u'",
     ),
     "text as target, but not swapped": (
         lambda: ltl.TaskSet.from_frame(rows(z=list("abcd")), "t", "z"),
@@ -775,11 +775,11 @@ HINTS = {
     ),
     "numeric text": (
         lambda: ltl.TaskSet.from_frame(rows(v=["1.5", "2", "3", "4"]), "t", "z"),
-        r"column 'v' must be numeric, got text such as '1.5': make numbers of it with astype",
+        r"column 'v' must be numeric, got text such as '1.5': convert it with astype",
     ),
     "dates": (
         lambda: ltl.TaskSet.from_frame(rows(v=np.full(4, "2026-01-02", "M8[D]")), "t", "z"),
-        r"column 'v' must be numeric, got datetime64\[D\], dates such as 2026-01-02: make numbers",
+        r"column 'v' must be numeric, got datetime64\[D\], dates such as 2026-01-02: convert",
     ),
     "durations": (
         lambda: ltl.TaskSet.from_frame(rows(v=y.astype("m8[s]")), "t", "z"),

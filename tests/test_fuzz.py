@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 import fastltl as ltl
-from fastltl import storage
+from fastltl.io import storage
 from fastltl.io.tables import read_tasks
 
 #: Files for each of the readers: more than 20,000 in all. Another seed makes others.

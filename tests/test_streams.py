@@ -1,4 +1,4 @@
-"""Streams: the tasks of files, one at a time, whatever the files are cut into."""
+"""Streams read tasks one at a time from CSV, Parquet and .npz files."""
 
 import datetime
 import decimal
@@ -17,7 +17,7 @@ from naive import ragged_tasks
 from pyarrow import csv, parquet
 
 import fastltl as ltl
-from fastltl import streams
+from fastltl.io import streams
 
 TASKS = ragged_tasks(0, 30, 3, (1, 40))
 NAMES = ("a", "b", "c")
@@ -40,7 +40,7 @@ def write_parquet(table, path):
 
 
 def write_folder(table, path):
-    """Files of five rows each, which tasks span."""
+    """Write files of five rows each, so that tasks span several files."""
     path.mkdir()
     for i in range(0, len(table), 5):
         part = table.slice(i, 5)
@@ -53,7 +53,7 @@ WRITERS = {"csv": write_csv, "parquet": write_parquet, "folder": write_folder}
 
 @pytest.fixture(params=WRITERS)
 def written(request, tmp_path):
-    """A function that writes a table and opens it as a stream."""
+    """Return a function that writes a table and opens it as a stream."""
 
     def write(table, **options):
         path = tmp_path / "stream"
@@ -63,9 +63,9 @@ def written(request, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("block", [1, 300, streams.BLOCK])
-def test_tasks_come_whole_and_in_order(written, monkeypatch, block):
-    monkeypatch.setattr(streams, "BLOCK", block)
+@pytest.mark.parametrize("block", [1, 300, streams.BLOCK_BYTES])
+def test_tasks_are_read_whole_and_in_order(written, monkeypatch, block):
+    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
     stream = written(table_of(TASKS))
     assert stream.feature_names == NAMES
     assert stream.n_features == 3
@@ -80,44 +80,44 @@ def test_tasks_come_whole_and_in_order(written, monkeypatch, block):
             assert task.X.base is None
 
 
-def test_a_learner_takes_a_stream(written):
+def test_learners_fit_streams(written):
     stream = written(table_of(TASKS), features=["c", "a"])
     learner = ltl.OnlineLTL(lam=0.1).fit(stream)
     tasks = [(X[:, [2, 0]].copy(), y) for X, y in TASKS]
     assert np.array_equal(learner.D_, ltl.OnlineLTL(lam=0.1).fit(tasks).D_)
     assert list(learner.feature_names_in_) == ["c", "a"]
-    learner.partial_fit(*tasks[0])  # arrays have no names to disagree
+    learner.partial_fit(*tasks[0])  # arrays have no names to compare
     assert np.array_equal(ltl.ITL().fit(stream).coef_, ltl.ITL().fit(tasks).coef_)
 
 
-def test_a_task_that_comes_back_is_named(written):
+def test_repeated_label_is_an_error(written):
     labels = [*"abca"]
     stream = written(table_of(TASKS[:4], labels))
     tasks = stream.tasks()
     assert [next(tasks).label for _ in "abc"] == [*"abc"]
-    message = r"task 'a' must stay in one piece, got it again in row \d+ of .*repeats='task'"
+    message = r"task 'a' must be adjacent, got the label again in row \d+ of .*repeats='task'"
     with pytest.raises(ValueError, match=message):
         next(tasks)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_task_that_comes_back_can_be_another(tmp_path, kind):
+def test_repeated_label_can_start_a_new_task(tmp_path, kind):
     WRITERS[kind](table_of(TASKS[:4], [*"abca"]), tmp_path / "stream")
     stream = ltl.open_stream(tmp_path / "stream", "task", "target", repeats="task")
     assert [task.label for task in stream.tasks()] == [*"abca"]
 
 
-def test_labels_are_remembered_in_few_bytes():
-    labels = streams._Labels()
+def test_digest_set_uses_few_bytes_per_label():
+    labels = streams._DigestSet()
     assert all(labels.add(f"task {i}") for i in range(20000))
     assert not any(labels.add(f"task {i}") for i in range(20000))
-    assert labels._sorted.nbytes + 100 * len(labels._latest) < 50 * 20000
+    assert labels._sorted.nbytes + 100 * len(labels._recent) < 50 * 20000
     assert labels.add(20000)
     assert labels.add("20000")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_bad_number_is_named_where_its_task_comes(written, value):
+def test_bad_number_is_reported_when_its_task_is_read(written, value):
     tasks = [(X.copy(), y.copy()) for X, y in TASKS]
     tasks[20][0][-1, 1] = value
     row = sum(len(y) for _, y in tasks[:21])
@@ -131,9 +131,9 @@ def test_a_bad_number_is_named_where_its_task_comes(written, value):
         next(found)
 
 
-def test_a_csv_column_may_turn_to_fractions_late(tmp_path, monkeypatch):
-    """What a number is does not depend on the first rows; nor does what a label is."""
-    monkeypatch.setattr(streams, "BLOCK", 64)
+def test_csv_types_do_not_depend_on_the_first_rows(tmp_path, monkeypatch):
+    """Neither the numbers nor the labels of a CSV file change type between blocks."""
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
     path = tmp_path / "table.csv"
     lines = [f"{i // 10},{i},1" for i in range(1000)]
     path.write_text("\n".join(["task,a,y", *lines, "x, 1.5 ,2", "y,,3", "z,oops,4", ""]))
@@ -179,7 +179,7 @@ def test_labels_of_any_type(tmp_path, labels):
     assert found == [labels[0].as_py(), labels[2].as_py()]
 
 
-def test_a_folder_of_a_task_each(tmp_path):
+def test_folder_with_one_task_per_file(tmp_path):
     for name, (X, y) in zip("ba", TASKS[:2], strict=True):
         np.savez(tmp_path / f"{name}.npz", X=X, y=y, age=np.arange(len(y)))
     stream = ltl.open_stream(tmp_path)
@@ -204,13 +204,13 @@ CSV = "task,a,y\nt,1,2\n"
         (CSV, {"features": ["y"]}, "must differ, got 'y' twice"),
         (CSV, {"repeats": "ignore"}, "repeats must be one of 'error', 'task', got 'ignore'"),
         ("task,y\nt,2\n", {}, "features must name a column of .* besides task and target"),
-        ("task,a,a,y\nt,1,1,2\n", {}, "must name one column of .*, got 'a', which several"),
-        ("", {}, "is empty; wanted a table"),
+        ("task,a,a,y\nt,1,1,2\n", {}, "features 'a' names several columns of"),
+        ("", {}, "is empty, expected a CSV or Parquet table"),
         (b"\x1f\x8b123", {}, "must be CSV or Parquet, got gzip"),
         (b"PAR1 and no more", {}, "cannot be read as a Parquet table"),
     ],
 )
-def test_what_is_wrong_is_said_at_once(tmp_path, content, options, message):
+def test_errors_raised_on_opening(tmp_path, content, options, message):
     path = tmp_path / "table"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message):
@@ -220,20 +220,20 @@ def test_what_is_wrong_is_said_at_once(tmp_path, content, options, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("task,a,y\n", "must have rows, got none"),
-        ("task,a,y\nt,1,2\n,1,2\n", "task must be named in every row of .*, got none in row 2"),
+        ("task,a,y\n", "has no rows"),
+        ("task,a,y\nt,1,2\n,1,2\n", "every row of .* must name its task, got no label in row 2"),
         ("task,a,y\nt,1,2\nt,1\n", "cannot be read as a CSV table: .*Expected 3 columns, got 2"),
         (b"task,a,y\nt,1,2\n\xff,1,2\n", "cannot be read as a CSV table: .*UTF8"),
     ],
 )
-def test_what_is_wrong_further_on_is_said_there(tmp_path, content, message):
+def test_errors_raised_while_reading(tmp_path, content, message):
     path = tmp_path / "table.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message):
         list(ltl.open_stream(path, task="task", target="y"))
 
 
-def test_columns_that_hold_no_numbers_are_named(tmp_path):
+def test_non_numeric_columns_are_reported(tmp_path):
     path = tmp_path / "table.parquet"
     table = {"task": ["t"], "a": [datetime.date(2020, 1, 1)], "y": [1.0], "l": [[1]]}
     parquet.write_table(pyarrow.table(table), path)
@@ -252,28 +252,34 @@ GOOD = {"X": np.ones((2, 2)), "y": np.ones(2), "t": np.array(["a", "a"])}
     ("second", "message"),
     [
         ({"X": np.ones((2, 3))}, r"2.npz must hold the 2 features of 1.npz, got 3"),
-        ({"X": np.ones((3, 2))}, r"2.npz must hold targets, and .* the shapes \(2,\), \(3, 2\)"),
-        ({"y": np.ones((2, 1))}, r"2.npz must hold targets, and .* the shapes \(2, 1\), \(2, 2\)"),
+        (
+            {"X": np.ones((3, 2))},
+            r"2.npz must hold a vector of targets, .* the shapes \(2,\), \(3, 2\)",
+        ),
+        (
+            {"y": np.ones((2, 1))},
+            r"2.npz must hold a vector of targets, .* the shapes \(2, 1\), \(2, 2\)",
+        ),
         (
             {"X": np.ones((0, 2)), "y": np.ones(0)},
-            r"2.npz must hold targets, and arrays with a row",
+            r"2.npz must hold a vector of targets, and features with a row",
         ),
         ({"y": np.array(["a", "b"])}, "2.npz: array 'y' must hold numbers in .*, got <U1"),
         ({"X": np.ones((1, 2, 2))}, r"array 'X' must hold numbers in .*of shape \(1, 2, 2\)"),
         ({"X": np.array([[1], [None]])}, "2.npz cannot be read as .npz .*allow_pickle"),
-        ({"t": np.array("a")}, "array 't' must name the task of 2 rows"),
+        ({"t": np.array("a")}, r"array 't' must hold 2 labels, got shape \(\)"),
     ],
 )
-def test_a_file_of_a_folder_that_does_not_fit_is_named(tmp_path, second, message):
+def test_inconsistent_file_in_a_folder_is_reported(tmp_path, second, message):
     np.savez(tmp_path / "1.npz", **GOOD)
     np.savez(tmp_path / "2.npz", **GOOD | second)
     with pytest.raises(ValueError, match=message):
         list(ltl.open_stream(tmp_path, task="t"))
 
 
-def test_quoted_line_ends_and_labels_that_look_like_nothing(tmp_path, monkeypatch):
-    """Whatever the size of the blocks; NA is Namibia."""
-    monkeypatch.setattr(streams, "BLOCK", 256)
+def test_csv_with_quoted_newlines_and_the_label_NA(tmp_path, monkeypatch):
+    """NA is a label (Namibia), not a missing value."""
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 256)
     path = tmp_path / "table.csv"
     rows = [f'"NA",{i},"two\nlines",{i}' for i in range(200)]
     path.write_text("\n".join(["task,a,note,y", *rows, "NA ,1_000,x,1"]))
@@ -283,7 +289,7 @@ def test_quoted_line_ends_and_labels_that_look_like_nothing(tmp_path, monkeypatc
     assert np.isnan(second.X).all()
 
 
-def test_a_missing_target_is_not_one_that_is_no_number(tmp_path):
+def test_missing_targets_differ_from_malformed_ones(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("task,a,y\nt,1,\nt,1,NA\nt,1,oops\nt,1,3\n")
     (task,) = ltl.open_stream(path, task="task", target="y").tasks()
@@ -291,7 +297,7 @@ def test_a_missing_target_is_not_one_that_is_no_number(tmp_path):
     assert np.isnan(task.y).tolist() == [True, True, True, False]
 
 
-def test_streams_can_be_pickled_and_read_whole(written):
+def test_streams_can_be_pickled_and_read_into_a_task_set(written):
     stream = pickle.loads(pickle.dumps(written(table_of(TASKS))))
     tasks = stream.task_set()
     assert tasks.feature_names == NAMES
@@ -302,14 +308,14 @@ def test_streams_can_be_pickled_and_read_whole(written):
     assert model.predict(TASKS[3][0], ["task 3"] * len(TASKS[3][1])).shape == TASKS[3][1].shape
 
 
-def test_features_of_one_name_are_told_apart(tmp_path):
+def test_duplicate_feature_names_are_an_error(tmp_path):
     np.savez(tmp_path / "1.npz", X=np.ones((2, 2)), X0=np.ones(2), y=np.ones(2))
-    with pytest.raises(ValueError, match="must name features apart, got X0, X1, X0"):
+    with pytest.raises(ValueError, match="must have distinct feature names, got X0, X1, X0"):
         ltl.open_stream(tmp_path)
 
 
 @pytest.mark.parametrize("path", [None, 5, b"table.csv"])
-def test_what_is_no_path_is_named(path):
+def test_invalid_paths(path):
     for call in (partial(ltl.open_stream, task="t"), ltl.load, ltl.OnlineLTL().save):
         with pytest.raises(TypeError, match="path must name a file, got"):
             call(path)
@@ -317,7 +323,7 @@ def test_what_is_no_path_is_named(path):
             call("")
 
 
-def test_folders_that_are_no_streams(tmp_path):
+def test_invalid_folders(tmp_path):
     with pytest.raises(ValueError, match=r"must hold .npz files, got none"):
         ltl.open_stream(tmp_path, task="task")
     (tmp_path / "1.npz").write_bytes(b"no")
@@ -325,7 +331,7 @@ def test_folders_that_are_no_streams(tmp_path):
         ltl.open_stream(tmp_path, task="task")
     np.savez(tmp_path / "1.npz", **GOOD)
     np.savez(tmp_path / "2.npz", X=GOOD["X"], y=GOOD["y"])
-    with pytest.raises(ValueError, match=r"2.npz must hold an array 't', got none"):
+    with pytest.raises(ValueError, match=r"2.npz must hold an array 't', got X, y"):
         list(ltl.open_stream(tmp_path, task="t"))
     with pytest.raises(FileNotFoundError, match="No such file or folder"):
         ltl.open_stream(tmp_path / "none", task="t")
@@ -334,7 +340,7 @@ def test_folders_that_are_no_streams(tmp_path):
         ltl.open_stream(tmp_path / "pipe", task="t")
 
 
-def test_without_pyarrow_a_line_says_what_to_install(tmp_path, monkeypatch):
+def test_error_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "table.csv"
     path.write_text(CSV)
@@ -356,8 +362,8 @@ print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_memory_is_bounded_by_a_task_not_by_the_file(tmp_path, kind):
-    """A file of 50 MB or so, in one row group, in less than 25 MB."""
+def test_memory_does_not_grow_with_the_file(tmp_path, kind):
+    """Read a file of about 50 MB, in one row group, within 25 MB."""
     random, path = np.random.default_rng(0), tmp_path / "table"
     numbers = {f"x{j}": random.standard_normal(500_000).astype(np.float32) for j in range(12)}
     table = pyarrow.table({"task": np.arange(500_000) // 100, **numbers, "y": np.ones(500_000)})
@@ -373,8 +379,8 @@ def test_memory_is_bounded_by_a_task_not_by_the_file(tmp_path, kind):
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 12))
-def test_any_labels_in_any_blocks(tmp_path_factory, labels, rows):
-    """Runs of equal labels are the tasks, wherever blocks end."""
+def test_tasks_are_runs_of_equal_labels(tmp_path_factory, labels, rows):
+    """Block boundaries do not matter."""
     path = tmp_path_factory.mktemp("streams") / "table.parquet"
     numbers = np.arange(len(labels), dtype=float)
     table = pyarrow.table({"task": labels, "a": numbers, "y": -numbers})

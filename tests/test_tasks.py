@@ -239,7 +239,7 @@ def test_errors_name_the_column(change, arguments, message):
 
 def test_repeated_and_short_columns_raise():
     df = pd.DataFrame(TABLE).set_axis(["school", "score", "age", "age"], axis=1)
-    with pytest.raises(ValueError, match="got 'age', which several are called"):
+    with pytest.raises(ValueError, match="features 'age' names several columns"):
         ltl.TaskSet.from_frame(df, task="school", target="score")
     with pytest.raises(ValueError, match="column 'age' must have 4 rows, got 1"):
         ltl.TaskSet.from_frame(TABLE | {"age": [1]}, task="school", target="score")

@@ -19,7 +19,9 @@ from pyarrow import parquet
 from tqdm import tqdm
 
 import fastltl as ltl
-from fastltl import cli, storage, training
+from fastltl import cli
+from fastltl import train as training
+from fastltl.io import storage
 
 pytestmark = pytest.mark.slow
 

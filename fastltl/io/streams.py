@@ -1,11 +1,12 @@
-"""Task streams: one task at a time from files of any size."""
+"""Read tasks one at a time from files of any size."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,22 +16,21 @@ import numpy.typing as npt
 
 from fastltl._columns import choose_features, is_missing
 from fastltl._validation import Array, check_choice, check_path, reason_of
-from fastltl.io.tables import import_arrow, kind_of_table, separator, unreadable
+from fastltl.io.tables import arrow_errors, arrow_floats, csv_options, table_format
 from fastltl.tasks import Task, TaskSet
 
-#: Bytes of a table, roughly, that are held at a time beside the task being read.
-BLOCK = 2**20
+#: Approximate size in bytes of the blocks that a table is read in.
+BLOCK_BYTES = 2**20
 
-REPEATS = ("error", "task")
-
-#: What a CSV file has where it has nothing.
+#: Texts that stand for a missing value in a CSV file.
 MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A"]
 
 
 class StreamedTask(NamedTuple):
-    """A task as it stands in a file: its label, its numbers, which may be NaN, its first row.
+    """A task as read from a file, unchecked: X and y may contain NaN and infinities.
 
-    Where a target is missing nothing stands in its place; one that is NaN else is no number.
+    `missing` marks the rows without a target; `row` is the number of the first row in the file.
+    A target that is NaN but not missing is text that is not a number.
     """
 
     label: Hashable
@@ -41,7 +41,7 @@ class StreamedTask(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some rows of a stream; labels[codes[i]] is the task of row i."""
+    """Consecutive rows of a stream; ``labels[codes[i]]`` is the task of row i."""
 
     codes: npt.NDArray[np.int64]
     labels: list[Hashable]
@@ -57,31 +57,31 @@ def open_stream(
     features: Sequence[str] | None = None,
     repeats: str = "error",
 ) -> TaskStream:
-    """A stream of the tasks in a file or folder, for `fit`, or `partial_fit` in a loop.
+    """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
-    Rows of a task follow one another. However large the file, memory is bounded by the largest
-    task (in a folder by the largest file), a few megabytes, and some 20 bytes for each task that
-    came, by which one that comes back is known.
+    The rows of a task must be adjacent. Memory does not grow with the file: it holds the largest
+    task (of a folder, the largest file), a few megabytes, and about 20 bytes for each task read,
+    to detect labels that repeat.
 
     Parameters
     ----------
     path : str or path
-        A Parquet file; a CSV file with a header and commas, semicolons or tabs; or a folder of
-        ``.npz`` files, in alphabetical order, whose arrays have a row for each sample.
+        A Parquet file; a CSV file with a header, separated by commas, semicolons or tabs; or a
+        folder of ``.npz`` files, read in alphabetical order, whose arrays have a row per sample.
     task : str, optional
-        The column, or array, that names the task of each row. In a folder it may be None: then
-        each file is a task, named after the file.
+        The column, or array, with the task label of each row. For a folder it may be None: then
+        each file is one task, labelled by the name of the file.
     target : str
-        The column, or array, of the targets.
+        The column, or array, with the targets.
     features : sequence of str, optional
         The columns, or arrays of one or two dimensions, to learn from; by default all others.
     repeats : {"error", "task"}
-        What a task is that comes back after another has begun: an error, or one more task.
+        Whether a label that appears again after another task is an error or starts a new task.
 
     Returns
     -------
     TaskStream
-        Iterated over, it opens the files anew and gives tasks (X, y).
+        An iterable of tasks (X, y). Each iteration opens the files again.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def open_stream(
     ([2, 1], 2, ['onlineltl0'])
     """
     path = check_path(path)
-    check_choice(repeats, "repeats", REPEATS)
+    check_choice(repeats, "repeats", ("error", "task"))
     if path.is_dir():
         return TaskStream(_Folder(path, task, target, features), repeats)
     if not path.exists():
@@ -109,20 +109,19 @@ def open_stream(
         raise ValueError(f"task must name a column of {path}, got None.")
     with path.open("rb") as file:
         start = file.read(2**20)
-    table = _Parquet if kind_of_table(start, path) == "Parquet" else _CSV
+    table = _Parquet if table_format(start, path) == "Parquet" else _CSV
     return TaskStream(table(path, task, target, features), repeats)
 
 
 class TaskStream:
-    """The tasks of a file or folder, one at a time; made by `open_stream`."""
+    """The tasks of a file or folder, read one at a time. Created by `open_stream`."""
 
-    def __init__(self, source: _Source, repeats: str) -> None:
-        self._source = source
-        self._repeats = repeats
+    def __init__(self, source: _Table | _Folder, repeats: str) -> None:
+        self._source, self._repeats = source, repeats
 
     @property
     def path(self) -> Path:
-        """Where the file or folder is."""
+        """Absolute path of the file or folder."""
         return self._source.path.resolve()
 
     def __repr__(self) -> str:
@@ -136,239 +135,180 @@ class TaskStream:
     @property
     def n_features(self) -> int:
         """Number of features."""
-        return self._source.n_features
+        return len(self._source.feature_names)
 
     def __iter__(self) -> Iterator[Task]:
         return (self.check(task) for task in self.tasks())
 
     def task_set(self) -> TaskSet:
-        """All the tasks at once, for who has the memory."""
+        """Read all tasks into memory."""
         streamed = list(self.tasks())
         tasks = TaskSet([self.check(task) for task in streamed], [task.label for task in streamed])
         return tasks.with_names(self.feature_names)
 
     def check(self, task: StreamedTask) -> Task:
-        """The task as (X, y), if all its numbers are there and finite."""
-        names = (*self.feature_names, self._source.target)
-        for array, columns in ((task.X, names[:-1]), (task.y[:, None], names[-1:])):
+        """Return the task as (X, y); raise ValueError if a number is missing or not finite."""
+        targets = task.y[:, None], [self._source.target]
+        for array, columns in ((task.X, self.feature_names), targets):
             if not np.isfinite(array).all():
                 i, j = np.argwhere(~np.isfinite(array))[0]
-                what = "no number" if np.isnan(array[i, j]) else str(array[i, j])
+                value = "no number" if np.isnan(array[i, j]) else array[i, j]
                 raise ValueError(
                     f"task {task.label!r}: column {columns[j]!r} must hold finite numbers, got "
-                    f"{what} in row {task.row + i} of {self._source.path}; mend it, or leave the "
-                    "column out of features."
+                    f"{value} in row {task.row + i} of {self._source.path}; correct it, or leave "
+                    "the column out of features."
                 )
         return task.X, task.y
 
     def tasks(self) -> Iterator[StreamedTask]:
-        """The tasks with their labels, as they stand in the file: a number may be missing."""
-        seen, row = _Labels(), 1
-        label: Hashable = None
-        begun: list[tuple[Any, ...]] = []
-        for block in self._source.blocks():
-            edges = [0, *(np.flatnonzero(np.diff(block.codes)) + 1).tolist(), len(block.codes)]
-            for lo, hi in pairwise(edges):
-                if lo == hi:
-                    continue
-                latest = block.labels[block.codes[lo]]
-                if not begun or latest != label:
-                    if begun:
-                        yield self._joined(label, begun, row + lo)
-                    self._check_label(latest, seen, row + lo)
-                    label, begun = latest, []
-                begun.append((block.X[lo:hi], block.y[lo:hi], block.missing[lo:hi]))
-            row += len(block.codes)
+        """Yield the tasks with their labels, unchecked."""
+        seen, row = _DigestSet(), 1
+        for label, runs in groupby(self._runs(), key=itemgetter(0)):
+            self._check_label(label, seen, row)
+            _, *pieces = zip(*runs, strict=True)
+            X, y, missing = map(np.concatenate, pieces)
+            yield StreamedTask(label, X, y, missing, row)
+            row += len(y)
         if row == 1:
-            raise ValueError(f"{self._source.path} must have rows, got none.")
-        yield self._joined(label, begun, row)
+            raise ValueError(f"{self._source.path} has no rows.")
 
-    def _joined(self, label: Hashable, pieces: list[tuple[Any, ...]], end: int) -> StreamedTask:
-        """A task of rows that end before a row of the file, in arrays of its own."""
-        X, y, missing = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-        return StreamedTask(label, X, y, missing, end - len(y))
+    def _runs(self) -> Iterator[tuple[Any, ...]]:
+        """Yield (label, X, y, missing) for each run of rows of one task within a block."""
+        for block in self._source.blocks():
+            cuts = np.flatnonzero(np.diff(block.codes)) + 1
+            for lo, hi in pairwise([0, *cuts.tolist(), len(block.codes)]):
+                if lo < hi:
+                    label = block.labels[block.codes[lo]]
+                    yield label, block.X[lo:hi], block.y[lo:hi], block.missing[lo:hi]
 
-    def _check_label(self, label: Hashable, seen: _Labels, row: int) -> None:
+    def _check_label(self, label: Hashable, seen: _DigestSet, row: int) -> None:
         path = self._source.path
         if is_missing(label) or label == "":
-            raise ValueError(f"task must be named in every row of {path}, got none in row {row}.")
+            raise ValueError(f"every row of {path} must name its task, got no label in row {row}.")
         if self._repeats == "error" and not seen.add(label):
             raise ValueError(
-                f"task {label!r} must stay in one piece, got it again in row {row} of {path}: sort "
-                "the rows by task, or take it for a second task with repeats='task' (in commands "
-                "--allow-repeats)."
+                f"the rows of task {label!r} must be adjacent, got the label again in row {row} of "
+                f"{path}: sort the rows by task, or start a new task there with repeats='task' "
+                "(command line: --allow-repeats)."
             )
 
 
-class _Labels:
-    """Labels that have come, in 16 bytes each."""
+class _DigestSet:
+    """A set of labels that stores 16 bytes for each: recent digests in a set, others sorted."""
 
     def __init__(self) -> None:
         self._sorted = np.empty(0, dtype="S16")
-        self._latest: set[bytes] = set()
+        self._recent: set[bytes] = set()
 
     def add(self, label: Hashable) -> bool:
-        """Add a label, unless it is there."""
-        # NumPy drops zero bytes at the end.
-        key = hashlib.blake2b(repr(label).encode(), digest_size=16).digest().replace(b"\0", b"1")
-        place = int(np.searchsorted(self._sorted, key))
-        if key in self._latest or (place < len(self._sorted) and self._sorted[place] == key):
+        """Add a label; return False if it was in the set already."""
+        digest = hashlib.blake2b(repr(label).encode(), digest_size=16).digest()
+        digest = digest.replace(b"\0", b"1")  # NumPy drops trailing zero bytes
+        place = int(np.searchsorted(self._sorted, digest))
+        if digest in self._recent or digest in self._sorted[place : place + 1]:
             return False
-        self._latest.add(key)
-        if len(self._latest) > 4096 + len(self._sorted) // 4:
-            self._sorted = np.union1d(self._sorted, np.array(list(self._latest), dtype="S16"))
-            self._latest = set()
+        self._recent.add(digest)
+        if len(self._recent) > 4096 + len(self._sorted) // 4:
+            self._sorted = np.union1d(self._sorted, np.array(list(self._recent), dtype="S16"))
+            self._recent = set()
         return True
 
 
-class _Source(ABC):
-    """Where the rows of a stream come from."""
-
-    path: Path
-    target: str
-    feature_names: list[str]
-
-    @property
-    def n_features(self) -> int:
-        return len(self.feature_names)
-
-    @abstractmethod
-    def blocks(self) -> Iterator[Block]:
-        """All rows, from the first on, some at a time."""
-
-
-class _Table(_Source):
+class _Table(ABC):
     """A table that pyarrow reads."""
 
     kind: str
 
     def __init__(self, path: Path, task: str, target: str, features: Sequence[str] | None) -> None:
         self.path, self.task, self.target = path, task, target
-        pyarrow, _, _ = import_arrow()
-        try:
+        with arrow_errors(path, self.kind):
             names = self._column_names()
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise unreadable(path, self.kind, error) from error
         self.feature_names = choose_features(names, path, task, target, features)
         self.columns = [task, target, *self.feature_names]
 
-    @property
-    def n_rows(self) -> int:
-        """How many rows are read at a time."""
-        return max(1, BLOCK // (8 * len(self.columns)))
-
     def blocks(self) -> Iterator[Block]:
-        pyarrow, _, _ = import_arrow()
-        try:
+        with arrow_errors(self.path, self.kind):
             for batch in self._batches():
                 yield self._block(batch)
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise unreadable(self.path, self.kind, error) from error
 
     def _block(self, batch: Any) -> Block:
-        batch.validate(full=True)  # text may be no UTF-8
+        batch.validate(full=True)  # finds text that is not valid UTF-8
         labels = batch.column(self.task)
         if hasattr(labels, "dictionary_decode"):
             labels = labels.dictionary_decode()
         labels = labels.dictionary_encode("encode")
-        columns = [self._floats(batch.column(name), name) for name in self.feature_names]
-        target = batch.column(self.target)
-        return Block(
-            labels.indices.to_numpy(zero_copy_only=False).astype(np.int64),
-            labels.dictionary.to_pylist(),
-            np.stack(columns, axis=1),
-            self._floats(target, self.target),
-            self._is_missing(target).to_numpy(zero_copy_only=False),
-        )
+        X = [self._numbers(batch.column(name), name)[0] for name in self.feature_names]
+        y, missing = self._numbers(batch.column(self.target), self.target)
+        codes = labels.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return Block(codes, labels.dictionary.to_pylist(), np.stack(X, axis=1), y, missing)
 
     @abstractmethod
     def _column_names(self) -> list[str]:
-        """Names of all columns."""
+        """Read the names of all columns."""
 
     @abstractmethod
     def _batches(self) -> Iterator[Any]:
-        """Record batches with the columns that are wanted."""
+        """Read record batches with `self.columns`."""
 
     @abstractmethod
-    def _floats(self, column: Any, name: str) -> Array:
-        """A column of numbers, NaN where there is none."""
-
-    @abstractmethod
-    def _is_missing(self, column: Any) -> Any:
-        """Where a column has nothing at all."""
+    def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """Convert a column to floats, NaN where it has no number; also mark missing values."""
 
 
 class _Parquet(_Table):
     kind = "Parquet"
 
     def _file(self) -> Any:
-        # Read as a stream, not a whole row group ahead.
-        _, _, parquet = import_arrow()
+        from pyarrow import parquet
+
+        # Without pre_buffer pyarrow reads page by page, not a whole row group ahead.
         return parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20)
 
     def _column_names(self) -> list[str]:
         with self._file() as file:
-            names: list[str] = file.schema_arrow.names
-        return names
+            return list(file.schema_arrow.names)
 
     def _batches(self) -> Iterator[Any]:
+        n_rows = max(1, BLOCK_BYTES // (8 * len(self.columns)))
         with self._file() as file:
-            yield from file.iter_batches(self.n_rows, columns=self.columns, use_threads=False)
+            yield from file.iter_batches(n_rows, columns=self.columns, use_threads=False)
 
-    def _is_missing(self, column: Any) -> Any:
-        return column.is_null(nan_is_null=True)
-
-    def _floats(self, column: Any, name: str) -> Array:
-        from pyarrow import types
-
-        kind = column.type
-        if not (types.is_decimal(kind) or types.is_integer(kind) or types.is_floating(kind)):
-            if not types.is_boolean(kind):
-                raise ValueError(
-                    f"column {name!r} of {self.path} must hold numbers, got {kind}: leave it out "
-                    "of features."
-                )
-            column = column.cast("uint8")
-        values: Array = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)
-        return values
+    def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
+        values = arrow_floats(column)
+        if values is None:
+            wanted = f"column {name!r} of {self.path} must hold numbers"
+            raise ValueError(f"{wanted}, got {column.type}: leave it out of features.")
+        return values, np.isnan(values)
 
 
 class _CSV(_Table):
     kind = "CSV"
 
     def _reader(self, columns: list[str] | None) -> Any:
-        """Columns as text: what a number is must not depend on the rows that come first."""
-        pyarrow, csv, _ = import_arrow()
+        """Read columns as text, since pyarrow would infer types from the first block alone."""
+        import pyarrow
+        from pyarrow import csv
+
         with self.path.open("rb") as file:
-            header = file.read(2**20)
+            start = file.read(2**20)
+        types = dict.fromkeys(columns or [], pyarrow.string())
+        block_size = max(BLOCK_BYTES, 64 * len(start.partition(b"\n")[0]))
         return csv.open_csv(
             self.path,
-            read_options=csv.ReadOptions(
-                use_threads=False, block_size=max(BLOCK, 64 * len(header.partition(b"\n")[0]))
-            ),
-            parse_options=csv.ParseOptions(delimiter=separator(header), newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(columns or [], pyarrow.string()),
-                include_columns=columns,
-            ),
+            read_options=csv.ReadOptions(use_threads=False, block_size=block_size),
+            parse_options=csv_options(start),
+            convert_options=csv.ConvertOptions(column_types=types, include_columns=columns),
         )
 
     def _column_names(self) -> list[str]:
         with self._reader(None) as reader:
-            names: list[str] = reader.schema.names
-        return names
+            return list(reader.schema.names)
 
     def _batches(self) -> Iterator[Any]:
         with self._reader(self.columns) as reader:
             yield from reader
 
-    def _is_missing(self, column: Any) -> Any:
-        import pyarrow
-        from pyarrow import compute
-
-        return compute.is_in(compute.utf8_trim_whitespace(column), value_set=pyarrow.array(MISSING))
-
-    def _floats(self, column: Any, name: str) -> Array:
+    def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
         import pyarrow
         from pyarrow import compute
 
@@ -376,19 +316,22 @@ class _CSV(_Table):
         try:
             values: Array = text.cast("float64").to_numpy(zero_copy_only=False)
         except pyarrow.ArrowInvalid:
-            values = np.array([_number(one) for one in text.to_pylist()])
-        return values
+            values = np.array([_parse_float(cell) for cell in text.to_pylist()])
+        missing = np.isnan(values)
+        if missing.any():
+            missing = np.asarray(compute.is_in(text, value_set=pyarrow.array(MISSING)))
+        return values, missing
 
 
-def _number(text: str) -> float:
-    """The number that a text is, or NaN."""
+def _parse_float(text: str) -> float:
+    """Return the number that a text spells, or NaN."""
     try:
-        return np.nan if "_" in text else float(text)
+        return np.nan if "_" in text else float(text)  # float() accepts 1_000
     except ValueError:
         return np.nan
 
 
-class _Folder(_Source):
+class _Folder:
     """A folder of .npz files."""
 
     def __init__(
@@ -399,66 +342,59 @@ class _Folder(_Source):
         if not self.files:
             raise ValueError(f"{path} must hold .npz files, got none.")
         arrays = self._read(self.files[0])
-        # Without an array of labels the name of the file, an array named "" so to say, is one.
+        # Without a task array the file names are the labels; "" stands for that array.
         names = [*arrays, ""] if task is None else [*arrays]
         self.features = choose_features(names, self.files[0], task or "", target, features)
         self.feature_names = []
         for name in self.features:
             shape = arrays[name].shape
-            wide = [f"{name}{j}" for j in range(shape[1])] if len(shape) == 2 else [name]
-            self.feature_names += wide
-        if len(set(self.feature_names)) < self.n_features:
+            is_matrix = len(shape) == 2
+            self.feature_names += [f"{name}{j}" for j in range(shape[1])] if is_matrix else [name]
+        if len(set(self.feature_names)) < len(self.feature_names):
             shown = ", ".join(self.feature_names)
-            raise ValueError(f"{path} must name features apart, got {shown}.")
+            raise ValueError(f"{path} must have distinct feature names, got {shown}.")
 
     def _read(self, file: Path) -> dict[str, Any]:
         try:
             with file.open("rb") as content, np.load(content, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
-        except Exception as error:  # NumPy and zipfile raise all kinds
+        except Exception as error:  # NumPy and zipfile raise many kinds
             raise ValueError(f"{file} cannot be read as .npz ({reason_of(error)}).") from error
 
     def blocks(self) -> Iterator[Block]:
         for file in self.files:
             arrays = self._read(file)
-            for name in (self.target, *self.features, *([] if self.task is None else [self.task])):
-                if name not in arrays:
-                    raise ValueError(f"{file} must hold an array {name!r}, got none.")
             y = self._floats(file, arrays, self.target)
             columns = [self._floats(file, arrays, name) for name in self.features]
-            shapes = ", ".join(str(arrays[name].shape) for name in (self.target, *self.features))
             if y.ndim != 1 or len(y) == 0 or any(len(column) != len(y) for column in columns):
+                shapes = ", ".join(str(array.shape) for array in (y, *columns))
                 raise ValueError(
-                    f"{file} must hold targets, and arrays with a row for each, got the shapes "
-                    f"{shapes}."
+                    f"{file} must hold a vector of targets, and features with a row for each, got "
+                    f"the shapes {shapes}."
                 )
-            X = np.column_stack(columns)
-            if X.shape[1] != self.n_features:
-                raise ValueError(
-                    f"{file} must hold the {self.n_features} features of {self.files[0].name}, "
-                    f"got {X.shape[1]}."
-                )
-            yield Block(*self._labels(file, arrays, len(y)), X, y, np.isnan(y))
+            X, n_features = np.column_stack(columns), len(self.feature_names)
+            if X.shape[1] != n_features:
+                wanted = f"the {n_features} features of {self.files[0].name}"
+                raise ValueError(f"{file} must hold {wanted}, got {X.shape[1]}.")
+            rows = np.full(len(y), file.stem)
+            if self.task is not None:
+                rows = self._array(file, arrays, self.task)
+            if rows.shape != y.shape:
+                wanted = f"array {self.task!r} must hold {len(y)} labels"
+                raise ValueError(f"{file}: {wanted}, got shape {rows.shape}.")
+            labels, codes = np.unique(rows, return_inverse=True)
+            yield Block(codes.astype(np.int64), labels.tolist(), X, y, np.isnan(y))
+
+    def _array(self, file: Path, arrays: dict[str, Any], name: str) -> Any:
+        if name not in arrays:
+            raise ValueError(f"{file} must hold an array {name!r}, got {', '.join(arrays)}.")
+        return arrays[name]
 
     def _floats(self, file: Path, arrays: dict[str, Any], name: str) -> Array:
-        array = arrays[name]
+        array = self._array(file, arrays, name)
         if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
             raise ValueError(
                 f"{file}: array {name!r} must hold numbers in one or two dimensions, got "
                 f"{array.dtype} of shape {array.shape}."
             )
         return np.asarray(array, dtype=np.float64)
-
-    def _labels(
-        self, file: Path, arrays: dict[str, Any], n_rows: int
-    ) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
-        if self.task is None:
-            return np.zeros(n_rows, dtype=np.int64), [file.stem]
-        values = arrays[self.task]
-        if values.shape != (n_rows,):
-            raise ValueError(
-                f"{file}: array {self.task!r} must name the task of {n_rows} rows, got shape "
-                f"{values.shape}."
-            )
-        labels, codes = np.unique(values, return_inverse=True)
-        return codes.astype(np.int64), labels.tolist()

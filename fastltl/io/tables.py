@@ -1,9 +1,10 @@
-"""Tables in files, CSV or Parquet, and the tasks in them."""
+"""Read tasks from a table in a CSV or Parquet file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from fastltl._columns import choose_features
 from fastltl._validation import Array, check_path, reason_of
 from fastltl.tasks import TaskSet
 
-#: A column of text with more values than this is a name, not a category.
-MOST_CATEGORIES = 50
+#: A column of text with more distinct values is taken for names, not for categories.
+MAX_CATEGORIES = 50
 
 
 def read_tasks(
@@ -25,125 +26,121 @@ def read_tasks(
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
 ) -> TaskSet:
-    """Tasks from a CSV or Parquet file: one column names the task, one is the target.
+    """Read tasks from a CSV or Parquet file.
 
-    Columns of numbers are features as they are; a column of text becomes one of zeros and ones
-    for each of its values, named ``column=value``.
+    Numeric columns become features unchanged. A column of text becomes one indicator column of
+    zeros and ones for each of its values, named ``column=value``.
 
     Parameters
     ----------
     path : str or path
-        The file; a CSV file has a header and commas, semicolons or tabs.
+        The file. A CSV file has a header and is separated by commas, semicolons or tabs.
     task, target : str
-        Columns that hold the task of each row and its target.
+        Columns with the task label and the target of each row.
     features : sequence of str, optional
         Columns to learn from; by default all the others.
     drop : sequence of str
-        Columns to leave out.
+        Columns to ignore.
     """
     path = check_path(path)
-    table = _read(path)
+    table = _read_table(path)
     features = choose_features(table.column_names, path, task, target, features, drop)
     if table.num_rows == 0:
-        raise ValueError(f"{path} must have rows, got a header only.")
+        raise ValueError(f"{path} has a header but no rows.")
     for name in (task, target, *features):
-        _check_complete(table[name], name)
+        _check_no_missing(table[name], name)
     columns: dict[str, Any] = {
         task: table[task].to_numpy(zero_copy_only=False),
-        target: _target(table, task, target),
+        target: _read_target(table, task, target),
     }
     for name in features:
-        values = _numbers(table[name], name)
-        encoded = {name: values} if values is not None else _categories(table[name], name)
-        for key in encoded:
-            if key in columns:
-                raise ValueError(f"column {key!r} must not be named as a value of {name!r} is.")
+        values = arrow_floats(table[name])
+        encoded = {name: values} if values is not None else _encode_text(table[name], name)
+        if clash := encoded.keys() & columns.keys():
+            raise ValueError(f"{min(clash)!r} is both a column and a value of {name!r}: rename it.")
         columns |= encoded
     return TaskSet.from_frame(columns, task, target)
 
 
-def _read(path: Path) -> Any:
-    """A pyarrow table of a file, which is Parquet if it begins like that and else CSV."""
-    pyarrow, csv, parquet = import_arrow()
-    content = path.read_bytes()  # once, as a pipe can be read only once
-    kind = kind_of_table(content, path)
-    try:
+def _read_table(path: Path) -> Any:
+    """Read a whole file into a pyarrow table."""
+    content = path.read_bytes()  # once: a pipe cannot be read twice
+    kind = table_format(content, path)
+    with arrow_errors(path, kind):
+        import pyarrow
+        from pyarrow import csv, parquet
+
         if kind == "Parquet":
             table = parquet.read_table(pyarrow.BufferReader(content))
-            table.validate(full=True)  # text may be no UTF-8
+            table.validate(full=True)  # finds text that is not valid UTF-8
             return table
         return csv.read_csv(
             pyarrow.BufferReader(content),
-            parse_options=csv.ParseOptions(delimiter=separator(content), newlines_in_values=True),
+            parse_options=csv_options(content),
             convert_options=csv.ConvertOptions(strings_can_be_null=True),
         )
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, kind, error) from error
 
 
-def import_arrow() -> tuple[Any, Any, Any]:
-    """pyarrow, and its modules for CSV and Parquet."""
+@contextmanager
+def arrow_errors(path: Path, kind: str) -> Iterator[None]:
+    """Replace the errors of pyarrow by a one-line ValueError that names the file."""
     try:
         import pyarrow
-        from pyarrow import csv, parquet
     except ImportError as error:
-        raise ImportError("to read tables, pip install 'fastltl[parquet]'.") from error
-    return pyarrow, csv, parquet
+        raise ImportError("tables need pyarrow: pip install 'fastltl[parquet]'.") from error
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = reason_of(error).rstrip(".")
+        raise ValueError(f"{path} cannot be read as a {kind} table: {reason}.") from error
 
 
-def kind_of_table(start: bytes, path: Path) -> str:
-    """What a file that starts like this is, Parquet or CSV."""
+def table_format(start: bytes, path: Path) -> str:
+    """Return "Parquet" or "CSV", judging by the first bytes of a file."""
     if not start.strip():
-        raise ValueError(f"{path} is empty; wanted a table.")
+        raise ValueError(f"{path} is empty, expected a CSV or Parquet table.")
     for mark, packed in ((b"PK\x03\x04", "an Excel workbook or zip file"), (b"\x1f\x8b", "gzip")):
         if start.startswith(mark):
             raise ValueError(f"{path} must be CSV or Parquet, got {packed}: save it as CSV.")
     return "Parquet" if start.startswith(b"PAR1") else "CSV"
 
 
-def unreadable(path: Path, kind: str, error: Exception) -> ValueError:
-    """An error that says in a line why a table cannot be read."""
-    reason = reason_of(error).rstrip(".")
-    return ValueError(f"{path} cannot be read as a {kind} table: {reason}.")
+def csv_options(content: bytes) -> Any:
+    """Parse CSV by the comma, semicolon or tab, whichever is most frequent in the header."""
+    from pyarrow import csv
 
-
-def separator(content: bytes) -> str:
-    """What a header has most of, outside of quotes: commas, semicolons or tabs."""
     header = content[: 2**20].lstrip().splitlines()[0].decode()
-    return max(",;\t", key=re.sub(r'"[^"]*"', "", header).count)
+    delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", header).count)
+    return csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
 
-def _check_complete(column: Any, name: str) -> None:
-    """No value is missing; an error says where some are."""
+def _check_no_missing(column: Any, name: str) -> None:
     values = column.to_numpy(zero_copy_only=False)
-    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False))
-    if values.dtype.kind == "f":
-        missing = missing | np.isnan(values)
-    rows = np.flatnonzero(missing) + 1
+    is_float = values.dtype.kind == "f"  # null has become NaN
+    rows = np.flatnonzero(np.isnan(values) if is_float else column.is_null()) + 1
     if rows.size:
         shown = ", ".join(map(str, rows[:5])) + (", ..." if rows.size > 5 else "")
         raise ValueError(
-            f"column {name!r} must have no missing values, got {rows.size}, in rows {shown} "
-            "(the first after the header is row 1); fill them, leave out the rows or the column."
+            f"column {name!r} must have no missing values, got {rows.size} in rows {shown} "
+            "(row 1 follows the header): fill them in, or drop the rows or the column."
         )
 
 
-def _target(table: Any, task: str, target: str) -> Array:
-    column = table[target]
-    values = _numbers(column, target)
-    if values is None:
-        hint = ""
-        if table[task].to_numpy(zero_copy_only=False).dtype.kind in "fiu":
-            hint = f": task and target may be swapped, for {task!r} holds numbers"
-        raise ValueError(
-            f"target must name a column of numbers, got {target!r}, which holds {column.type} such "
-            f"as {column[0].as_py()!r}{hint}."
-        )
-    return values
+def _read_target(table: Any, task: str, target: str) -> Array:
+    values = arrow_floats(table[target])
+    if values is not None:
+        return values
+    labels = table[task].to_numpy(zero_copy_only=False)
+    is_swapped = labels.dtype.kind in "fiu"
+    hint = f": task and target may be swapped, since {task!r} holds numbers" if is_swapped else ""
+    found = f"{table[target].type} such as {table[target][0].as_py()!r}"
+    raise ValueError(
+        f"target must name a column of numbers, got {target!r}, which holds {found}{hint}."
+    )
 
 
-def _numbers(column: Any, name: str) -> Array | None:
-    """A column as floats, or None if it holds something else."""
+def arrow_floats(column: Any) -> Array | None:
+    """Convert a pyarrow column to floats, null to NaN; return None if it holds no numbers."""
     from pyarrow import types
 
     kind = column.type
@@ -151,37 +148,28 @@ def _numbers(column: Any, name: str) -> Array | None:
         column = column.cast("float64")
     elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         return None
-    values = column.to_numpy(zero_copy_only=False).astype(np.float64)
-    if not np.isfinite(values).all():
-        row = int(np.argmin(np.isfinite(values))) + 1
-        raise ValueError(
-            f"column {name!r} must hold finite numbers, got {values[row - 1]} in row {row}."
-        )
-    return np.asarray(values)
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def _categories(column: Any, name: str) -> dict[str, Array]:
+def _encode_text(column: Any, name: str) -> dict[str, Array]:
     from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind):
         raise ValueError(f"column {name!r} must hold UTF-8 text, got other bytes.")
     if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
-        raise ValueError(
-            f"column {name!r} must hold numbers or text to be a feature, got {column.type}: drop "
-            "it."
-        )
+        raise ValueError(f"column {name!r} must hold numbers or text, got {column.type}: drop it.")
     values = np.array(column.to_pylist(), dtype=str)
     distinct = len(np.unique(values))
-    if distinct > MOST_CATEGORIES:
+    if distinct > MAX_CATEGORIES:
         raise ValueError(
-            f"column {name!r} must hold at most {MOST_CATEGORIES} different texts to be a "
-            f"category, got {distinct}, such as {str(values[0])!r}: drop it."
+            f"column {name!r} must hold at most {MAX_CATEGORIES} distinct texts to be a category, "
+            f"got {distinct}, such as {str(values[0])!r}: drop it."
         )
     return indicators(values, name)
 
 
 def indicators(values: Iterable[Any], name: str) -> dict[str, Array]:
-    """A column of zeros and ones for each value of a column of text, in alphabetical order."""
+    """Encode a column of text as one column of zeros and ones for each value, sorted by value."""
     text = np.asarray(values).astype(str)
     return {f"{name}={value}": (text == value).astype(np.float64) for value in np.unique(text)}
