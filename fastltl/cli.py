@@ -1,4 +1,4 @@
-"""The `fastltl` command: calls and prints."""
+"""Run the `fastltl` command."""
 
 from __future__ import annotations
 
@@ -13,72 +13,61 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastltl._arguments import EXPERIMENTS, parser
+from fastltl._arguments import EXPERIMENTS, build_parser
 
 if TYPE_CHECKING:
     from fastltl.experiments.report import Table
     from fastltl.experiments.results import Results
 
 
-def demo(options: argparse.Namespace) -> None:
+def run_demo(options: argparse.Namespace) -> None:
     """Compare methods on synthetic tasks and write the report."""
-    from fastltl.experiments import compare as comparison
-    from fastltl.experiments import paper as experiments
-    from fastltl.experiments import report  # noqa: F401  (a missing package is reported now)
+    from fastltl.experiments import compare, paper, report  # noqa: F401  (report: fail early)
 
-    tasks = experiments.DEMO
+    tasks = paper.DEMO
     about = (
         f"Tasks y = w'x + noise of deviation {tasks['noise']} in {tasks['n_features']} dimensions, "
         f"{tasks['n_samples']} samples each; all w lie in one unknown subspace of dimension "
         f"{tasks['n_features'] // 2}."
     )
     print(about, flush=True)
-    _compile(comparison.compile_comparison)
-    found = experiments.demo(options.seed, options.jobs)
-    _show_comparison(found, "Does sharing help?", about, options.out)
+    _compile(compare.compile_comparison)
+    results = paper.demo(options.seed, options.jobs)
+    _show_comparison(results, "Does sharing help?", about, options.out)
 
 
-def compare(options: argparse.Namespace) -> None:
-    """Compare methods on a table, say whether sharing helps, and write the report."""
-    from fastltl.experiments import compare as comparison
-    from fastltl.experiments import report  # noqa: F401
-    from fastltl.io import tables
+def run_compare(options: argparse.Namespace) -> None:
+    """Compare methods on a table and write the report."""
+    from fastltl.experiments import compare, report  # noqa: F401  (report: fail early)
+    from fastltl.io.tables import read_tasks
 
     _check_cluster(options.dask)
-    tasks = tables.read_tasks(
-        options.file, options.task, options.target, options.features, options.drop
-    )
-    comparison.usable_tasks(tasks)
-    names = tasks.feature_names or ()
+    tasks = read_tasks(options.file, options.task, options.target, options.features, options.drop)
+    compare.usable_tasks(tasks)
+    names, file = tasks.feature_names or (), Path(options.file).name
     features = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
-    about = (
-        f"{Path(options.file).name}: tasks by {options.task}, target {options.target}, features "
-        f"{features}."
-    )
+    about = f"{file}: tasks by {options.task}, target {options.target}, features {features}."
     print(about, flush=True)
-    _compile(comparison.compile_comparison)
-    found = comparison.compare(
-        tasks, options.seed, not options.no_scale, options.jobs, options.dask
-    )
-    _show_comparison(found, f"Does sharing help? {Path(options.file).name}", about, options.out)
+    _compile(compare.compile_comparison)
+    results = compare.compare(tasks, options.seed, not options.no_scale, options.jobs, options.dask)
+    _show_comparison(results, f"Does sharing help? {file}", about, options.out)
 
 
-def reproduce(options: argparse.Namespace) -> None:
-    """Run experiments of the paper, print what they say of its claims, and write the report."""
-    from fastltl.experiments import claims, report
-    from fastltl.experiments import paper as experiments
+def run_reproduce(options: argparse.Namespace) -> None:
+    """Run experiments of the paper, check its claims, and write the report."""
+    from fastltl.experiments import claims, paper, report
 
     _check_cluster(options.dask)
     names = list(EXPERIMENTS) if options.what == "all" else [options.what]
     if options.what == "all" and options.schools is None:
         names.remove("schools")
-        print("Without schools: neither --schools nor FASTLTL_SCHOOLS names schoolData.mat.")
+        print("Skipping schools: neither --schools nor FASTLTL_SCHOOLS names schoolData.mat.")
     if "schools" in names:
-        experiments.schools_tasks(options.schools)  # a file that will not do is named now
-    _compile(experiments.compile_kernels)
+        paper.schools_tasks(options.schools)  # reports an unreadable file before the long runs
+    _compile(paper.compile_kernels)
     computed = []
     for name in names:
-        found = experiments.reproduce(
+        results = paper.reproduce(
             name,
             options.out,
             options.seed,
@@ -88,23 +77,21 @@ def reproduce(options: argparse.Namespace) -> None:
             options.schools,
             options.dask,
         )
-        computed.append(found)
-        print(f"\n{name}: {found['manifest']['seconds']:.0f} s of computing")
-        for claim in claims.check_claims(found):
+        computed.append(results)
+        print(f"\n{name}: {results['manifest']['seconds']:.0f} s of computing")
+        for claim in claims.check_claims(results):
             print(f"  {claim.holds:<7} {claim.claim}\n          {claim.figures}", flush=True)
     print(f"\nReport: {report.write_reproduction(computed, options.out)}")
 
 
-def train(options: argparse.Namespace) -> int:
-    """Learn from a stream, from where its checkpoint stands if there is one."""
-    from fastltl import train as training
-    from fastltl.io import streams
+def run_train(options: argparse.Namespace) -> int:
+    """Learn from a stream, resuming from the checkpoint if it exists."""
+    from fastltl import train
+    from fastltl.io.streams import open_stream
 
     repeats = "task" if options.allow_repeats else "error"
-    stream = streams.open_stream(
-        options.stream, options.task, options.target, options.features, repeats
-    )
-    settings = training.Settings(
+    stream = open_stream(options.stream, options.task, options.target, options.features, repeats)
+    settings = train.Settings(
         options.task,
         options.target,
         tuple(options.features) if options.features else None,
@@ -113,60 +100,56 @@ def train(options: argparse.Namespace) -> int:
         not options.no_intercept,
     )
     with _stop_signals() as signals:
-        _compile(training.compile_kernels)
-        learning = training.Training(stream, options.checkpoint, settings, options.skip_bad)
-        if learning.n_read and options.checkpoint.exists():
-            print(f"Going on after {learning.n_read} tasks, with {options.checkpoint}.", flush=True)
-        has_ended = learning.run(options.every, lambda: bool(signals))
-    if learning.n_learned == 0:
+        _compile(train.compile_kernels)
+        training = train.Training(stream, options.checkpoint, settings, options.skip_bad)
+        if training.n_read and options.checkpoint.exists():
+            print(f"Resuming after {training.n_read} tasks from {options.checkpoint}.", flush=True)
+        has_ended = training.run(options.every, lambda: bool(signals))
+    if training.n_learned == 0:
         if has_ended:
             raise ValueError(
-                f"{options.stream} must have tasks to learn from besides the {options.validation} "
-                f"kept to validate on, got {learning.n_read} in all."
+                f"{options.stream} must have more than the {options.validation} tasks kept for "
+                f"validation, got {training.n_read}."
             )
-        print("Stopped before the first task: there is nothing to save.", file=sys.stderr)
+        print("Stopped before the first task: nothing was saved.", file=sys.stderr)
         return 128 + signals[0]
-    left_out = f", {learning.n_left_out} left out" if learning.n_left_out else ""
-    standing = ", ".join(f"{name} {value}" for name, value in learning.learner.standing().items())
-    print(f"Learned from {learning.n_learned} tasks{left_out}; validation: {standing}.")
+    skipped = f", skipped {training.n_skipped}" if training.n_skipped else ""
+    progress = ", ".join(f"{name} {value}" for name, value in training.learner.standing().items())
+    print(f"Learned from {training.n_learned} tasks{skipped}; validation: {progress}.")
     print(f"Saved: {options.checkpoint}")
     if has_ended:
         return 0
-    print("Stopped before the end: the same command goes on from there.", file=sys.stderr)
+    print("Stopped before the end: run the same command to resume.", file=sys.stderr)
     return 128 + signals[0]
 
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """The signals that asked to stop, kept until there is time for it; a second one insists."""
-    asked: list[int] = []
+    """Collect SIGINT and SIGTERM in a list; a second signal raises KeyboardInterrupt."""
+    received: list[int] = []
 
-    def note(number: int, frame: object) -> None:
-        if asked:
+    def record(number: int, frame: object) -> None:
+        if received:
             raise KeyboardInterrupt
-        asked.append(number)
+        received.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def adapt(options: argparse.Namespace) -> None:
-    """Fit new tasks with what was learned, and write their weights and predictions."""
-    from fastltl import train as training
+def run_adapt(options: argparse.Namespace) -> None:
+    """Fit the tasks of a file with a trained learner, and write weights and predictions."""
+    from fastltl import train
 
+    repeats = "task" if options.allow_repeats else "error"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = training.adapt(
-            options.checkpoint,
-            options.file,
-            options.task,
-            options.target,
-            options.out,
-            "task" if options.allow_repeats else "error",
+        found = train.adapt(
+            options.checkpoint, options.file, options.task, options.target, options.out, repeats
         )
     for warning in caught:
         print(f"Note: {warning.message}", file=sys.stderr)
@@ -175,7 +158,7 @@ def adapt(options: argparse.Namespace) -> None:
 
 
 def _check_cluster(address: str | None) -> None:
-    """A scheduler answers, if there is to be one."""
+    """Check that the Dask scheduler, if any, answers."""
     from fastltl.experiments import results
 
     if address is not None:
@@ -188,17 +171,15 @@ def _compile(kernels: Callable[[], None]) -> None:
 
 
 def _show_comparison(found: Results, title: str, about: str, out: Path) -> None:
-    """Write the results and the report, and only then print: who reads may leave."""
+    """Write the results and the report, then print: the reader may close the pipe."""
     from fastltl.experiments import report, results
 
     results.write_results(out / "results.json", found)
     page = report.write_comparison(found, title, about, out)
     data = found["data"]
     left_out = f" ({data['n_left_out']} left out)" if data["n_left_out"] else ""
-    print(
-        f"{data['n_tasks']} tasks{left_out}, {data['n_features']} features, "
-        f"{data['n_samples']} samples\n"
-    )
+    sizes = f"{data['n_features']} features, {data['n_samples']} samples"
+    print(f"{data['n_tasks']} tasks{left_out}, {sizes}\n")
     _print_table(report.method_table(found))
     print(f"\n{found['verdict']['sentence']}\n\n{report.rank_sentence(found['representation'])}")
     _print_table(report.direction_table(found["representation"]))
@@ -216,11 +197,11 @@ def _print_table(table: Table) -> None:
         print("  ".join(cells).rstrip())
 
 
-def info(options: argparse.Namespace) -> None:
-    """Print what results and speed may depend on."""
+def run_info(options: argparse.Namespace) -> None:
+    """Print versions, threads, BLAS and the cache of compiled kernels."""
     import numba
 
-    from fastltl import _kernels as kernels
+    from fastltl import _kernels
     from fastltl.experiments.results import PACKAGES, machine
 
     found = machine()
@@ -230,51 +211,51 @@ def info(options: argparse.Namespace) -> None:
     print(f"threads: {found['threads']} (set NUMBA_NUM_THREADS to change it)")
     for library in found["blas"]:
         print(f"BLAS: {library}")
-    stats = getattr(kernels.learn_entropic, "stats", None)
-    where = getattr(stats, "cache_path", None) or "none, compiled anew in every process"
+    stats = getattr(_kernels.learn_entropic, "stats", None)
+    cache = getattr(stats, "cache_path", None) or "no cache, compiled in every process"
     off = " (the JIT is off)" if numba.config.DISABLE_JIT else ""  # type: ignore[attr-defined]
-    print(f"compiled kernels: {where}{off}")
+    print(f"compiled kernels: {cache}{off}")
 
 
-def warmup(options: argparse.Namespace) -> None:
-    """Compile every kernel, so that no later call has to."""
-    from fastltl.experiments import paper as experiments
+def run_warmup(options: argparse.Namespace) -> None:
+    """Compile every kernel."""
+    from fastltl.experiments import paper
 
     start = time.perf_counter()
-    experiments.compile_kernels()
-    print(f"compiled, or found compiled, in {time.perf_counter() - start:.1f} s")
+    paper.compile_kernels()
+    print(f"compiled, or loaded from the cache, in {time.perf_counter() - start:.1f} s")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
-    "demo": demo,
-    "compare": compare,
-    "reproduce": reproduce,
-    "train": train,
-    "adapt": adapt,
-    "info": info,
-    "warmup": warmup,
+    "demo": run_demo,
+    "compare": run_compare,
+    "reproduce": run_reproduce,
+    "train": run_train,
+    "adapt": run_adapt,
+    "info": run_info,
+    "warmup": run_warmup,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the command."""
-    options = parser().parse_args(arguments)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
+    """Run a command and return its exit status."""
+    options = build_parser().parse_args(arguments)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
     try:
         return COMMANDS[options.command](options) or 0
     except KeyboardInterrupt:
         resumes = options.command in ("reproduce", "train")
-        resume = "; the same command goes on from there" if resumes else ""
-        print(f"\nfastltl {options.command}: interrupted{resume}", file=sys.stderr)
+        hint = "; run the same command to resume" if resumes else ""
+        print(f"\nfastltl {options.command}: interrupted{hint}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of the output has left, as `head` does
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"fastltl {options.command}: {_one_line(error)}", file=sys.stderr)
         return 2
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _one_line(error: Exception) -> str:

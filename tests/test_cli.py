@@ -1,4 +1,4 @@
-"""The command line: the demonstration, and one line for each mistake."""
+"""The command line: output of the commands, and one line for each error."""
 
 import dataclasses
 import json
@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import fastltl
-from fastltl import cli, experiments, kernels
+from fastltl import _kernels as kernels
+from fastltl import cli
+from fastltl.experiments import paper
 
 
 def test_version(capsys):
@@ -26,10 +28,10 @@ def test_version(capsys):
     [
         ([], "the following arguments are required: COMMAND"),
         (["dem"], "invalid choice: 'dem'"),
-        (["demo", "--seed", "-1"], "--seed: wanted a whole number from 0 up, got '-1'"),
-        (["demo", "--seed", "x"], "--seed: wanted a whole number from 0 up, got 'x'"),
+        (["demo", "--seed", "-1"], "--seed: must be a whole number from 0 up, got '-1'"),
+        (["demo", "--seed", "x"], "--seed: must be a whole number from 0 up, got 'x'"),
         (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
-        (["demo", "--jobs", "0"], "--jobs: wanted a whole number from 1 up, got '0'"),
+        (["demo", "--jobs", "0"], "--jobs: must be a whole number from 1 up, got '0'"),
         (["compare", "x.csv", "--task", "t"], "the following arguments are required: --target"),
         (
             ["reproduce", "figure"],
@@ -38,7 +40,7 @@ def test_version(capsys):
         (["reproduce", "grid", "--trials", "-3"], "--trials: "),
     ],
 )
-def test_a_mistake_gets_one_line_and_exit_status_2(arguments, message, capsys):
+def test_argument_errors_are_one_line_with_status_2(arguments, message, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
     assert stop.value.code == 2
@@ -48,9 +50,9 @@ def test_a_mistake_gets_one_line_and_exit_status_2(arguments, message, capsys):
     assert err.count("\n") == 1
 
 
-def test_the_command_knows_all_experiments():
-    """It names them itself, so that help is shown without loading them."""
-    assert tuple(experiments.EXPERIMENTS) == cli.EXPERIMENTS
+def test_parser_lists_all_experiments():
+    """The parser has its own list, so that --help does not import the experiments."""
+    assert tuple(paper.EXPERIMENTS) == cli.EXPERIMENTS
 
 
 def test_every_command_has_help(capsys):
@@ -63,7 +65,7 @@ def test_every_command_has_help(capsys):
 
 @pytest.fixture
 def table(tmp_path):
-    """A table of 16 tasks of 8 rows."""
+    """Write a table of 16 tasks with 8 rows each."""
     path = tmp_path / "table.csv"
     random = np.random.default_rng(0)
     rows = ["shop,size,kind,sales"]
@@ -76,7 +78,7 @@ def table(tmp_path):
     return path
 
 
-def test_compare_prints_the_table_and_the_verdict_and_writes_the_report(table, capsys):
+def test_compare_prints_a_summary_and_writes_the_report(table, capsys):
     out = table.parent / "out"
     arguments = [str(table), "--task", "shop", "--target", "sales", "--out", str(out)]
     assert cli.main(["compare", *arguments, "--jobs", "1"]) == 0
@@ -114,7 +116,7 @@ def test_compare_prints_the_table_and_the_verdict_and_writes_the_report(table, c
         ("gone", [], "No such file or directory"),
     ],
 )
-def test_a_table_that_will_not_do_gets_one_line(table, change, arguments, message, capsys):
+def test_table_errors_are_one_line(table, change, arguments, message, capsys):
     out = table.parent / "out"
     if change == "gone":
         table.unlink()
@@ -131,7 +133,7 @@ def test_a_table_that_will_not_do_gets_one_line(table, change, arguments, messag
 
 
 @pytest.mark.parametrize("folder", ["table.csv", "table.csv/below", "", "x" * 300])
-def test_a_folder_that_cannot_be_written_to_is_said_first(table, folder, capsys):
+def test_unwritable_folder_is_reported_first(table, folder, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["demo", "--out", str(table.parent / folder) if folder else ""])
     assert stop.value.code == 2
@@ -142,7 +144,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_first(table, folder, capsys)
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-def test_without_the_packages_of_the_report_the_extra_is_named(package, monkeypatch, capsys):
+def test_error_without_report_packages_names_the_extra(package, monkeypatch, capsys):
     for name in ("fastltl.experiments.report", "fastltl.experiments.figures"):
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.delattr(fastltl, name.removeprefix("fastltl."), raising=False)
@@ -151,7 +153,7 @@ def test_without_the_packages_of_the_report_the_extra_is_named(package, monkeypa
     assert "pip install 'fastltl[cli]'" in capsys.readouterr().err
 
 
-def test_reproduce_without_the_schools_says_so(tmp_path, capsys, monkeypatch):
+def test_reproduce_without_schools_data(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("FASTLTL_SCHOOLS", raising=False)
     out = tmp_path / "out"
     assert cli.main(["reproduce", "schools", "--out", str(out)]) == 2
@@ -164,13 +166,13 @@ def test_reproduce_without_the_schools_says_so(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_reproduce_prints_claims_and_writes_the_report(tmp_path, capsys, monkeypatch):
-    experiment = experiments.EXPERIMENTS["grid"]
+    experiment = paper.EXPERIMENTS["grid"]
     cells = [
         {"seed": 0, "noise": noise, "n_samples": 5, "trial": 0, "n_tasks": [4]}
-        for noise in experiments.NOISES
+        for noise in paper.NOISES
     ]
     fewer = dataclasses.replace(experiment, cells=lambda *_: cells)
-    monkeypatch.setitem(experiments.EXPERIMENTS, "grid", fewer)
+    monkeypatch.setitem(paper.EXPERIMENTS, "grid", fewer)
     assert cli.main(["reproduce", "grid", "--out", str(tmp_path), "--trials", "1"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^  (yes|no|partly) +Online LTL consistently outperforms ITL", printed, re.M)
@@ -179,7 +181,7 @@ def test_reproduce_prints_claims_and_writes_the_report(tmp_path, capsys, monkeyp
 
 
 @pytest.mark.slow
-def test_demo_finds_that_sharing_helps(tmp_path, capsys):
+def test_demo_reports_that_sharing_helps(tmp_path, capsys):
     assert cli.main(["demo", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "Sharing helps: batch LTL lowers the error" in printed
@@ -188,17 +190,17 @@ def test_demo_finds_that_sharing_helps(tmp_path, capsys):
     assert printed.splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
 
 
-def test_an_interrupted_demo_ends_in_one_line(monkeypatch, capsys):
+def test_interrupted_demo_prints_one_line(monkeypatch, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiments, "demo", interrupt)
+    monkeypatch.setattr(paper, "demo", interrupt)
     assert cli.main(["demo"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "fastltl demo: interrupted"
 
 
 @pytest.mark.slow
-def test_it_runs_as_a_module_and_survives_a_reader_that_leaves():
+def test_module_runs_and_survives_a_closed_pipe():
     command = [sys.executable, "-m", "fastltl"]
     shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout == f"fastltl {fastltl.__version__}\n"
@@ -212,7 +214,7 @@ def test_it_runs_as_a_module_and_survives_a_reader_that_leaves():
     assert "Traceback" not in err
 
 
-def test_info_names_what_results_depend_on(capsys):
+def test_info_prints_versions_and_threads(capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"fastltl {fastltl.__version__}, Python ")
@@ -220,9 +222,9 @@ def test_info_names_what_results_depend_on(capsys):
         assert word in out
 
 
-def test_warmup_leaves_nothing_to_compile(capsys):
+def test_warmup_compiles_every_kernel(capsys):
     assert cli.main(["warmup"]) == 0
-    assert capsys.readouterr().out.startswith("compiled, or found compiled, in ")
+    assert capsys.readouterr().out.startswith("compiled, or loaded from the cache, in ")
     if numba.config.DISABLE_JIT:
         return
     parts = (kernels.dual, kernels.spectrum, kernels.packed, kernels.online, kernels.turns)

@@ -167,7 +167,7 @@ def test_interrupted_run_resumes(tmp_path):
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     # Not necessarily the last line: joblib's resource tracker process may add a warning.
-    assert "fastltl reproduce: interrupted; the same command goes on from there" in err.splitlines()
+    assert "fastltl reproduce: interrupted; run the same command to resume" in err.splitlines()
     assert "Traceback" not in err
     partial = json.loads(path.read_text())
     assert 0 < len(partial["cells"]) < 10

@@ -1,4 +1,4 @@
-"""`fastltl train` and `fastltl adapt`: whatever happens on the way, the end is the same."""
+"""`fastltl train` and `fastltl adapt`: interruptions and bad input do not change results."""
 
 import csv
 import os
@@ -49,12 +49,12 @@ def train(table, checkpoint, *options):
 
 
 def trained(table, checkpoint, *options):
-    """The bytes of the checkpoint after a training."""
+    """Train, and return the bytes of the checkpoint."""
     assert cli.main(train(table, checkpoint, *options)) == 0
     return checkpoint.read_bytes()
 
 
-def test_training_is_a_path_over_all_but_the_first_tasks(table, tmp_path, capsys):
+def test_train_fits_a_path_to_all_but_the_validation_tasks(table, tmp_path, capsys):
     trained(table, tmp_path / "c.npz", "--validation", 30)
     learner = ltl.load(tmp_path / "c.npz")
     tasks = ltl.open_stream(table, task="store", target="sales")
@@ -63,32 +63,32 @@ def test_training_is_a_path_over_all_but_the_first_tasks(table, tmp_path, capsys
     assert np.array_equal(learner.representations_, path.representations_)
     assert np.array_equal(learner.scores_, path.scores_)
     assert list(learner.feature_names_in_) == [*"abcd"]
-    standing = path.standing()
+    progress = path.standing()
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        f"Learned from 120 tasks; validation: lam {standing['lam']}, mse {standing['mse']}.",
+        f"Learned from 120 tasks; validation: lam {progress['lam']}, mse {progress['mse']}.",
         f"Saved: {tmp_path / 'c.npz'}",
     ]
     assert "task/s" in err
     assert "mse=" in err
 
 
-def test_how_often_it_saves_does_not_matter(table, tmp_path):
+def test_result_does_not_depend_on_how_often_it_saves(table, tmp_path):
     once = trained(table, tmp_path / "once.npz")
     assert trained(table, tmp_path / "often.npz", "--every", 7) == once
 
 
-def test_it_goes_on_where_tasks_were_added(tmp_path, table, capsys):
+def test_train_resumes_when_tasks_were_added(tmp_path, table, capsys):
     whole = trained(table, tmp_path / "whole.npz")
     checkpoint = tmp_path / "c.npz"
     trained(write_table(table, TASKS[:70]), checkpoint)
     assert trained(write_table(table, TASKS), checkpoint) == whole
-    assert "Going on after 70 tasks" in capsys.readouterr().out
-    assert trained(table, checkpoint) == whole  # nothing is new
+    assert "Resuming after 70 tasks" in capsys.readouterr().out
+    assert trained(table, checkpoint) == whole  # no new tasks
     assert storage.read_checkpoint(checkpoint).position["n_tasks_read"] == 150
 
 
-def test_one_lam_without_intercepts(table, tmp_path):
+def test_train_with_one_lam_without_intercept(table, tmp_path):
     trained(table, tmp_path / "c.npz", "--lam", "0.01", "--no-intercept", "--features", "a", "c")
     learner = ltl.load(tmp_path / "c.npz")
     assert learner.lams_.tolist() == [0.01]
@@ -103,12 +103,12 @@ def bad_table(tmp_path):
     return write_table(tmp_path / "bad.csv", tasks)
 
 
-def test_a_bad_task_costs_nothing_that_was_learned(tmp_path, capsys):
+def test_bad_task_keeps_the_tasks_before_it(tmp_path, capsys):
     path, checkpoint = bad_table(tmp_path), tmp_path / "c.npz"
     message = (
         f"fastltl train: task 's60': column 'b' must hold finite numbers, got no number in row 303 "
-        f"of {path}; mend it, or leave the column out of features. {checkpoint} has what was "
-        "learned before it."
+        f"of {path}; correct it, or leave the column out of features. {checkpoint} holds all tasks "
+        "before it."
     )
     for _ in range(2):
         assert cli.main(train(path, checkpoint)) == 2
@@ -117,13 +117,13 @@ def test_a_bad_task_costs_nothing_that_was_learned(tmp_path, capsys):
     assert trained(write_table(path, TASKS), checkpoint) == trained(path, tmp_path / "whole.npz")
 
 
-def test_bad_tasks_can_be_left_out(tmp_path, capsys):
+def test_bad_tasks_can_be_skipped(tmp_path, capsys):
     path, good = bad_table(tmp_path), [TASKS[i] for i in range(150) if i not in (60, 80)]
     trained(path, tmp_path / "c.npz", "--skip-bad")
     out, err = capsys.readouterr()
-    assert "Learned from 128 tasks, 2 left out; validation" in out
-    assert "left out: task 's60': column 'b' must hold finite numbers" in err
-    assert "left out: task 's80': X and y must not be so large" in err
+    assert "Learned from 128 tasks, skipped 2; validation" in out
+    assert "skipped: task 's60': column 'b' must hold finite numbers" in err
+    assert "skipped: task 's80': X and y must not be so large" in err
     trained(write_table(tmp_path / "good.csv", good), tmp_path / "good.npz")
     found, wanted = ltl.load(tmp_path / "c.npz"), ltl.load(tmp_path / "good.npz")
     assert np.array_equal(found.representations_, wanted.representations_)
@@ -132,19 +132,19 @@ def test_bad_tasks_can_be_left_out(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--lam", "0.1"], r"lam must be None, which .*c.npz was begun with, got 0.1"),
+        (["--lam", "0.1"], r"lam must be None, as in .*c.npz, got 0.1"),
         (["--validation", "5"], r"validation must be 20, .* got 5"),
-        (["--validation", "9" * 30], "wanted a whole number from 1 up, got '999"),
+        (["--validation", "9" * 30], "must be a whole number from 1 up, got '999"),
         (["--no-intercept"], r"fit_intercept must be True, .* got False"),
-        (["--features", "a"], r"features must be None, which .*c.npz was begun with, got \('a',\)"),
-        (["--every", "0"], "wanted a whole number from 1 up, got '0'"),
-        (["--lam", "nan"], "wanted a positive number, got 'nan'"),
+        (["--features", "a"], r"features must be None, as in .*c.npz, got \('a',\)"),
+        (["--every", "0"], "must be a whole number from 1 up, got '0'"),
+        (["--lam", "nan"], "must be a positive number, got 'nan'"),
         (["--target", "store"], "task, target and features must differ, got 'store' twice"),
-        (["--checkpoint", "."], r"wanted a file, got the folder '\.'"),
-        (["--checkpoint", "no/c.npz"], "there is no folder 'no'"),
+        (["--checkpoint", "."], r"must be a file, got the folder '\.'"),
+        (["--checkpoint", "no/c.npz"], "folder 'no' does not exist"),
     ],
 )
-def test_what_does_not_fit_is_said_in_a_line(table, tmp_path, capsys, options, message):
+def test_changed_options_are_reported_in_one_line(table, tmp_path, capsys, options, message):
     checkpoint = tmp_path / "c.npz"
     before = trained(table, checkpoint)
     capsys.readouterr()
@@ -159,14 +159,14 @@ def test_what_does_not_fit_is_said_in_a_line(table, tmp_path, capsys, options, m
     assert checkpoint.read_bytes() == before
 
 
-def test_a_stream_must_be_that_of_the_checkpoint(table, tmp_path, capsys):
+def test_changed_stream_is_an_error(table, tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
     trained(table, checkpoint)
     longer = [*TASKS[:-1], tuple(np.concatenate([part, part]) for part in TASKS[-1])]
     changed = [(X, y + (i == 3)) for i, (X, y) in enumerate(TASKS)]
     for tasks, first in ((TASKS[:50], 0), (TASKS, 1), (longer, 0), (changed, 0)):
         assert cli.main(train(write_table(table, tasks, first), checkpoint)) == 2
-        assert "the 150 tasks that were read then are others now" in capsys.readouterr().err
+        assert "must begin with the 150 tasks that" in capsys.readouterr().err
     ltl.OnlineLTL().fit(TASKS).save(checkpoint)
     assert cli.main(train(write_table(table, TASKS), checkpoint)) == 2
     assert "must be a checkpoint of fastltl train, got another" in capsys.readouterr().err
@@ -175,26 +175,26 @@ def test_a_stream_must_be_that_of_the_checkpoint(table, tmp_path, capsys):
 def test_too_few_tasks(tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
     assert cli.main(train(write_table(tmp_path / "t.csv", TASKS[:20]), checkpoint)) == 2
-    assert "must have tasks to learn from besides the 20 kept to validate on, got 20 in all" in (
+    assert "must have more than the 20 tasks kept for validation, got 20" in (
         capsys.readouterr().err
     )
     singles = [(X[:1], y[:1]) for X, y in TASKS]
     assert cli.main(train(write_table(tmp_path / "t.csv", singles), checkpoint)) == 2
-    assert "the first 20 tasks, kept to validate on, must have two samples or more" in (
+    assert "the first 20 tasks, kept for validation, need one with two samples, got none in 20" in (
         capsys.readouterr().err
     )
     assert not checkpoint.exists()
 
 
 def in_child(arguments):
-    """A process, forked from this one, that runs the command."""
+    """Run the command in a forked process; return its id."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking a process with threads
         child = os.fork()
     if child == 0:
         status = 99
         try:
-            tqdm.set_lock(threading.RLock())  # its own is shared with us, and dies with a child
+            tqdm.set_lock(threading.RLock())  # the inherited lock is shared with the parent
             nowhere = open(os.devnull, "w")  # noqa: SIM115  (to the end of the process)
             with redirect_stdout(nowhere), redirect_stderr(nowhere):
                 status = cli.main(arguments)
@@ -203,10 +203,10 @@ def in_child(arguments):
     return child
 
 
-def test_killed_at_fifty_moments_it_ends_with_the_same_bits(table, tmp_path):
-    """kill -9, at times in the midst of a save; then the same command again."""
+def test_killed_training_resumes_with_the_same_bits(table, tmp_path):
+    """Send SIGKILL at 50 random times, some during a save, and resume each time."""
     whole = trained(table, tmp_path / "whole.npz")
-    chance = random.Random(0)
+    rng = random.Random(0)
     began = time.perf_counter()
     trained(table, tmp_path / "timed.npz", "--every", 1)
     seconds = time.perf_counter() - began
@@ -214,8 +214,8 @@ def test_killed_at_fifty_moments_it_ends_with_the_same_bits(table, tmp_path):
     while n_killed < 50:
         checkpoint = tmp_path / f"killed-{n_killed}.npz"
         for _ in range(1000):
-            child = in_child(train(table, checkpoint, "--every", chance.choice([1, 2, 10])))
-            time.sleep(chance.uniform(0.0, seconds / 2))
+            child = in_child(train(table, checkpoint, "--every", rng.choice([1, 2, 10])))
+            time.sleep(rng.uniform(0.0, seconds / 2))
             os.kill(child, signal.SIGKILL)
             if os.waitpid(child, 0)[1] == 0:
                 break
@@ -227,8 +227,8 @@ def test_killed_at_fifty_moments_it_ends_with_the_same_bits(table, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_after_a_task_with_a_save(tmp_path, number):
-    """As a command of its own: the current task is finished, everything saved, and said."""
+def test_signal_stops_training_after_a_save(tmp_path, number):
+    """The command finishes the current task, saves and exits."""
     table, checkpoint = write_table(tmp_path / "t.csv", list(TASKS) * 40), tmp_path / "c.npz"
     command = [sys.executable, "-m", "fastltl", *train(table, checkpoint, "--every", 10)]
     command.append("--allow-repeats")
@@ -239,28 +239,28 @@ def test_a_signal_ends_it_after_a_task_with_a_save(tmp_path, number):
         process.send_signal(number)
         out, err = process.communicate(timeout=100)
     assert process.returncode == 128 + number
-    assert "Stopped before the end: the same command goes on from there." in err.splitlines()
+    assert "Stopped before the end: run the same command to resume." in err.splitlines()
     assert "Traceback" not in err
     n_read = storage.read_checkpoint(checkpoint).position["n_tasks_read"]
     assert f"Learned from {n_read - 20} tasks; validation: lam " in out
     assert 0 < n_read < 6000
 
 
-def test_a_second_signal_insists():
-    with cli._stop_signals() as asked:
+def test_second_signal_interrupts():
+    with cli._stop_signals() as received:
         os.kill(os.getpid(), signal.SIGINT)
-        assert asked == [signal.SIGINT]
+        assert received == [signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_asked_to_stop_before_the_first_task(table, tmp_path, monkeypatch, capsys):
+def test_signal_before_the_first_task(table, tmp_path, monkeypatch, capsys):
     def compile_kernels():
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(training, "compile_kernels", compile_kernels)
     assert cli.main(train(table, tmp_path / "c.npz")) == 128 + signal.SIGTERM
-    assert "Stopped before the first task: there is nothing to save." in capsys.readouterr().err
+    assert "Stopped before the first task: nothing was saved." in capsys.readouterr().err
     assert not (tmp_path / "c.npz").exists()
 
 
@@ -272,8 +272,8 @@ sys.exit(cli.main(sys.argv[2:]))
 """
 
 
-def test_a_full_disk_stops_it_with_advice(tmp_path):
-    """More tasks come, and the disk takes no checkpoint any more."""
+def test_full_disk_keeps_the_old_checkpoint(tmp_path):
+    """Resume with more tasks when the disk has no room for the larger checkpoint."""
     table, checkpoint = write_table(tmp_path / "t.csv", TASKS[:50]), tmp_path / "c.npz"
     before = trained(table, checkpoint)
     write_table(table, TASKS)
@@ -320,8 +320,8 @@ def test_adapt_writes_weights_and_predictions(table, tmp_path, capsys):
             assert np.allclose(found, model.predict(X), rtol=1e-9)
 
 
-def test_adapt_with_what_save_wrote(tmp_path, capsys):
-    """Such a checkpoint does not know the columns."""
+def test_adapt_with_a_saved_learner(tmp_path, capsys):
+    """`save` does not record the columns."""
     checkpoint, table = tmp_path / "c.npz", write_table(tmp_path / "new.csv", TASKS[:2])
     ltl.BatchLTL(0.1, tol=1e-3).fit(TASKS).save(checkpoint)
     command = ["adapt", str(checkpoint), str(table), "--out", str(tmp_path / "out")]
@@ -345,7 +345,7 @@ def test_adapt_with_what_save_wrote(tmp_path, capsys):
         ("store,a,b,c,d,sales\nx,1,2,3,4,1e308\nx,9,2,3,4,-1e308\n", "task 'x': D, X and y must"),
     ],
 )
-def test_tasks_that_cannot_be_adapted_to(table, tmp_path, capsys, content, message):
+def test_adapt_reports_bad_tasks(table, tmp_path, capsys, content, message):
     checkpoint, new, out = tmp_path / "c.npz", tmp_path / "new.csv", tmp_path / "out"
     trained(table, checkpoint)
     new.write_text(content)
@@ -355,11 +355,11 @@ def test_tasks_that_cannot_be_adapted_to(table, tmp_path, capsys, content, messa
 
 
 @pytest.mark.parametrize("learner", [ltl.RepresentationRidge(), ltl.BatchLTL(), ltl.OnlineLTL()])
-def test_what_has_learned_nothing_adapts_to_nothing(tmp_path, capsys, learner):
+def test_adapt_needs_a_fitted_learner(tmp_path, capsys, learner):
     learner.save(tmp_path / "c.npz")
     table = write_table(tmp_path / "new.csv", TASKS[:2])
     assert cli.main(["adapt", str(tmp_path / "c.npz"), str(table), "--target", "sales"]) == 2
-    assert "must hold a learner that has learned, got " in capsys.readouterr().err
+    assert "must hold a fitted learner, got " in capsys.readouterr().err
 
 
 def write_folder(path, tasks):
@@ -369,7 +369,7 @@ def write_folder(path, tasks):
     return path
 
 
-def test_a_folder_is_trained_on_and_adapted_to(tmp_path, capsys):
+def test_train_and_adapt_with_a_folder(tmp_path, capsys):
     folder, checkpoint = write_folder(tmp_path / "folder", TASKS[:40]), tmp_path / "c.npz"
     command = ["train", str(folder), "--target", "y", "--checkpoint"]
     assert cli.main([*command, str(checkpoint)]) == 0
@@ -377,10 +377,10 @@ def test_a_folder_is_trained_on_and_adapted_to(tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     assert cli.main(["adapt", str(checkpoint), str(folder), *out]) == 0
     assert cli.main([*command, str(folder / "c.npz")]) == 2
-    assert "checkpoint must not be a file of the stream's folder" in capsys.readouterr().err
+    assert "checkpoint must be outside the folder of the stream" in capsys.readouterr().err
     (folder / "030.npz").unlink()
     assert cli.main([*command, str(checkpoint)]) == 2
-    assert "are others now" in capsys.readouterr().err
+    assert "must begin with the 40 tasks that" in capsys.readouterr().err
     (folder / "031.npz").write_bytes(b"")
     assert cli.main([*command, str(tmp_path / "other.npz")]) == 2
     assert "031.npz cannot be read as .npz" in capsys.readouterr().err
@@ -389,7 +389,7 @@ def test_a_folder_is_trained_on_and_adapted_to(tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", ["decimal", "binary", "timestamp[ns]", "time64[ns]", "int64"])
 def test_labels_of_any_type(tmp_path, kind):
-    """They need not be such that JSON knows them."""
+    """Labels need not have a JSON type."""
     X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
     numbers = pyarrow.array(np.repeat(np.arange(1, 151) * 10**6, 5))
     casts = {
@@ -403,26 +403,26 @@ def test_labels_of_any_type(tmp_path, kind):
     assert trained(path, checkpoint) == trained(path, checkpoint)
 
 
-def test_validation_tasks_that_are_too_large(tmp_path, capsys):
+def test_overflow_in_validation_tasks(tmp_path, capsys):
     tasks = [(X * 1e200 if i == 3 else X, y) for i, (X, y) in enumerate(TASKS)]
     path, checkpoint = write_table(tmp_path / "t.csv", tasks), tmp_path / "c.npz"
     assert cli.main(train(path, checkpoint)) == 2
-    assert "the first 20 tasks, kept to validate on: D, X and y must not be so large" in (
+    assert "the first 20 tasks, kept for validation: D, X and y must not be so large" in (
         capsys.readouterr().err
     )
 
 
-def test_adapt_does_not_write_over_its_input(table, tmp_path, capsys):
+def test_adapt_does_not_overwrite_its_input(table, tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
     trained(table, checkpoint)
     new = write_table(tmp_path / "predictions.csv", TASKS[:2])
     before = new.read_bytes()
     assert cli.main(["adapt", str(checkpoint), str(new), "--out", str(tmp_path)]) == 2
-    assert "out must be another folder than that of" in capsys.readouterr().err
+    assert "adapt would overwrite its input" in capsys.readouterr().err
     assert new.read_bytes() == before
 
 
-def test_adapt_refuses_targets_that_are_no_numbers(table, tmp_path, capsys):
+def test_adapt_rejects_malformed_targets(table, tmp_path, capsys):
     checkpoint, new = tmp_path / "c.npz", tmp_path / "new.csv"
     trained(table, checkpoint)
     new.write_text('store,a,b,c,d,sales\nx,1,2,3,4,5\nx,1,2,3,4,"1,5"\n')
