@@ -1,9 +1,9 @@
-"""A soak of the online learner: very many tasks, and three promises that have to last.
+"""Soak test of the online learner on a million tasks.
 
-``python -m benchmarks.soak`` streams a million tasks through `OnlineLTL`, by each rule, beside the
-plain loop of `fastltl.reference`, which starts every decomposition over at every step. Memory
-stays flat, iterates stay feasible, and results stay those of the plain loop. It prints a table in
-Markdown, and its exit status is 1 if a promise is broken.
+``python -m benchmarks.soak`` streams the tasks through `OnlineLTL`, by each rule, and through the
+loop of `fastltl.reference`, which computes every decomposition from scratch. It checks that memory
+stays constant, iterates stay feasible, and results agree with the reference. It prints a Markdown
+table; the exit status is 1 if a check fails.
 """
 
 import argparse
@@ -26,16 +26,16 @@ from fastltl._validation import Array
 from fastltl.tasks import Task
 
 FEATURES, SAMPLES, RANK = 20, 10, 5
-#: Tasks drawn at once.
+#: Tasks generated at once.
 BLOCK = 100
-#: Tasks between two looks at a run, of which a short run has ten.
-BETWEEN = 10_000
-#: Kilobytes that memory may grow by, which are two bytes a task in the million.
-GROWTH = 2048
-#: How far a matrix may be from feasible, as a share of the radius.
-INFEASIBILITY = 1e-9
-#: How far a result may be from the plain loop's.
-DIFFERENCE = 1e-7
+#: Tasks between two snapshots; a short run has ten snapshots.
+INTERVAL = 10_000
+#: Kilobytes that memory may grow by: two bytes per task for a million tasks.
+MAX_GROWTH = 2048
+#: Largest violation of feasibility, relative to the radius.
+MAX_INFEASIBILITY = 1e-9
+#: Largest relative difference from the reference.
+MAX_DIFFERENCE = 1e-7
 
 HEADER = """\
 | rule | tasks | µs a task, fastltl | plain | RSS after a tenth | at the end \
@@ -43,8 +43,8 @@ HEADER = """\
 |---|---|---|---|---|---|---|---|---|---|"""
 
 
-class PlainRun:
-    """The plain loop as a learner, for which nothing is kept but the sum of its iterates."""
+class ReferenceLearner:
+    """The loop of `fastltl.reference` as a learner that keeps only the sum of its iterates."""
 
     def __init__(self, rule: str) -> None:
         self._next_task: deque[Task] = deque()
@@ -65,56 +65,56 @@ class PlainRun:
         return self._total / self._n_tasks
 
 
-class Look(NamedTuple):
-    """What is seen of a run on the way, at its iterate and at the mean of all before it."""
+class Snapshot(NamedTuple):
+    """Memory, feasibility and accuracy of a run after `n_tasks`, for D_ and iterate_."""
 
     n_tasks: int
     kilobytes: int
-    #: The larger trace less the radius, and the smallest eigenvalue, as shares of the radius.
+    #: Largest trace minus the radius, and smallest eigenvalue, both relative to the radius.
     excess: float
     eigenvalue: float
     is_symmetric: bool
-    #: How far D_ and iterate_ are from those of the plain loop.
+    #: Relative differences of D_ and iterate_ from the reference.
     D_difference: float
     iterate_difference: float
 
 
 class Soak(NamedTuple):
-    """A run: what a task took in either way, and the looks at it."""
+    """A run: seconds per task of the learner and of the reference, and the snapshots."""
 
     rule: str
     seconds: float
-    plain_seconds: float
-    looks: list[Look]
+    reference_seconds: float
+    snapshots: list[Snapshot]
 
     @property
     def memory(self) -> list[int]:
-        """Kilobytes from the first tenth on."""
-        tenth = self.looks[-1].n_tasks / 10
-        return [look.kilobytes for look in self.looks if look.n_tasks >= tenth]
+        """Kilobytes at each snapshot after the first tenth."""
+        tenth = self.snapshots[-1].n_tasks / 10
+        return [snapshot.kilobytes for snapshot in self.snapshots if snapshot.n_tasks >= tenth]
 
     @property
     def growth(self) -> int:
-        """Kilobytes that memory has grown by since the first tenth, at the most."""
+        """Largest growth of memory since the first tenth, in kilobytes."""
         return max(self.memory) - self.memory[0]
 
     @property
     def excess(self) -> float:
-        return float(np.max([look.excess for look in self.looks]))
+        return float(np.max([snapshot.excess for snapshot in self.snapshots]))
 
     @property
     def eigenvalue(self) -> float:
-        return float(np.min([look.eigenvalue for look in self.looks]))
+        return float(np.min([snapshot.eigenvalue for snapshot in self.snapshots]))
 
 
-def resident() -> int:
-    """Kilobytes of memory that the process has now."""
+def resident_memory() -> int:
+    """Return the resident memory of the process in kilobytes."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
 
 
 def blocks(n_tasks: int, seed: int = 0) -> Iterator[list[Task]]:
-    """Tasks y = Xw + noise whose weights share a subspace, a block at a time."""
+    """Generate tasks y = Xw + noise whose weights share a subspace, a block at a time."""
     rng = np.random.default_rng(seed)
     environment = ltl.datasets.make_environment(FEATURES, RANK, random_state=rng)
     for start in range(0, n_tasks, BLOCK):
@@ -128,68 +128,68 @@ def blocks(n_tasks: int, seed: int = 0) -> Iterator[list[Task]]:
         yield list(zip(X, y, strict=True))
 
 
-def feed(run: ltl.OnlineLTL | PlainRun, tasks: Iterable[Task]) -> float:
-    """Give tasks to a run, one by one; the seconds that it took."""
+def feed(run: ltl.OnlineLTL | ReferenceLearner, tasks: Iterable[Task]) -> float:
+    """Call `partial_fit` for each task; return the seconds it took."""
     start = time.perf_counter()
     for X, y in tasks:
         run.partial_fit(X, y)
     return time.perf_counter() - start
 
 
-def look_at(learner: ltl.OnlineLTL, plain: PlainRun) -> Look:
-    kilobytes = resident()
+def take_snapshot(learner: ltl.OnlineLTL, reference_learner: ReferenceLearner) -> Snapshot:
+    kilobytes = resident_memory()
     D, iterate = learner.D_, learner.iterate_
-    return Look(
+    return Snapshot(
         n_tasks=learner.n_tasks_seen_,
         kilobytes=kilobytes,
         excess=float(np.max([LAM * np.trace(A) - 1 for A in (D, iterate)])),
         eigenvalue=float(np.min([LAM * np.linalg.eigvalsh(A)[0] for A in (D, iterate)])),
         is_symmetric=all(np.array_equal(A, A.T) for A in (D, iterate)),
-        D_difference=relative(D, plain.D_),
-        iterate_difference=relative(iterate, plain.iterate_),
+        D_difference=relative(D, reference_learner.D_),
+        iterate_difference=relative(iterate, reference_learner.iterate_),
     )
 
 
 def soak(rule: str, n_tasks: int) -> Soak:
-    """Stream so many tasks through a learner and through the plain loop."""
-    learner, plain = ltl.OnlineLTL(LAM, **RULES[rule]), PlainRun(rule)
-    between = max(1, min(BETWEEN, n_tasks // 10))
-    looks, seconds, plain_seconds, done = [], 0.0, 0.0, 0
+    """Stream `n_tasks` through a learner and through the reference."""
+    learner, reference_learner = ltl.OnlineLTL(LAM, **RULES[rule]), ReferenceLearner(rule)
+    interval = max(1, min(INTERVAL, n_tasks // 10))
+    snapshots, seconds, reference_seconds, done = [], 0.0, 0.0, 0
     feed(ltl.OnlineLTL(LAM, **RULES[rule]), next(blocks(BLOCK, seed=1)))  # compiles
     bar = tqdm(total=n_tasks, desc=rule, unit="task", disable=None)
     with threadpool_limits(1, user_api="blas"), bar:
         for tasks in blocks(n_tasks):
             seconds += feed(learner, tasks)
-            plain_seconds += feed(plain, tasks)
+            reference_seconds += feed(reference_learner, tasks)
             before, done = done, done + len(tasks)
-            if before // between < done // between or done == n_tasks:
-                looks.append(look_at(learner, plain))
+            if before // interval < done // interval or done == n_tasks:
+                snapshots.append(take_snapshot(learner, reference_learner))
             bar.update(len(tasks))
-    return Soak(rule, seconds / n_tasks, plain_seconds / n_tasks, looks)
+    return Soak(rule, seconds / n_tasks, reference_seconds / n_tasks, snapshots)
 
 
-def broken_promises(run: Soak) -> list[str]:
-    """What is wrong with a run, in words; a NaN breaks a promise too."""
-    last = run.looks[-1]
-    kept = {
-        f"memory grew by {run.growth} kB": run.growth <= GROWTH,
-        f"a trace exceeds the radius by {run.excess:.1e} of it": run.excess <= INFEASIBILITY,
-        f"an eigenvalue is {run.eigenvalue:.1e} radii": run.eigenvalue >= -INFEASIBILITY,
-        "a matrix is not symmetric": all(look.is_symmetric for look in run.looks),
-        f"D_ is off by {last.D_difference:.1e}": last.D_difference <= DIFFERENCE,
-        f"iterate_ is off by {last.iterate_difference:.1e}": last.iterate_difference <= DIFFERENCE,
+def failed_checks(run: Soak) -> list[str]:
+    """Describe the failed checks of a run; NaN fails a check too."""
+    D_error, iterate_error = run.snapshots[-1].D_difference, run.snapshots[-1].iterate_difference
+    checks = {
+        f"memory grew by {run.growth} kB": run.growth <= MAX_GROWTH,
+        f"a trace exceeds the radius by {run.excess:.1e} of it": run.excess <= MAX_INFEASIBILITY,
+        f"an eigenvalue is {run.eigenvalue:.1e} radii": run.eigenvalue >= -MAX_INFEASIBILITY,
+        "a matrix is not symmetric": all(snapshot.is_symmetric for snapshot in run.snapshots),
+        f"D_ is off by {D_error:.1e}": D_error <= MAX_DIFFERENCE,
+        f"iterate_ is off by {iterate_error:.1e}": iterate_error <= MAX_DIFFERENCE,
     }
-    return [f"{run.rule}: {wrong}" for wrong, is_kept in kept.items() if not is_kept]
+    return [f"{run.rule}: {failure}" for failure, passed in checks.items() if not passed]
 
 
 def row(run: Soak) -> str:
-    """A run as a row of the table."""
-    last = run.looks[-1]
+    """Format a run as a row of the table."""
+    last = run.snapshots[-1]
     cells = [
         run.rule,
         f"{last.n_tasks:,}",
         f"{1e6 * run.seconds:.1f}",
-        f"{1e6 * run.plain_seconds:.0f}",
+        f"{1e6 * run.reference_seconds:.0f}",
         f"{run.memory[0] / 1024:.1f} MB",
         f"{run.memory[-1] / 1024:.1f} MB",
         f"{run.excess:.1e}",
@@ -202,19 +202,21 @@ def row(run: Soak) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--tasks", type=int, default=1_000_000, help="by default a million")
+    parser.add_argument(
+        "--tasks", type=int, default=1_000_000, help="number of tasks (default: a million)"
+    )
     options = parser.parse_args(arguments)
     if options.tasks < 1:
         parser.error(f"--tasks must be a number from 1 up, got {options.tasks}")
-    broken = []
+    failures = []
     print(HEADER, flush=True)
     for rule in RULES:
         run = soak(rule, options.tasks)
         print(row(run), flush=True)
-        broken += broken_promises(run)
-    for wrong in broken:
-        print(f"\nbroken: {wrong}")
-    return int(bool(broken))
+        failures += failed_checks(run)
+    for failure in failures:
+        print(f"\nfailed: {failure}")
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

@@ -132,8 +132,14 @@ def _add_run_options(command: argparse.ArgumentParser, folder: str) -> None:
 
 
 def _add_repeats(command: argparse.ArgumentParser) -> None:
-    repeats = "start a new task where a label repeats after another task"
-    command.add_argument("--allow-repeats", action="store_true", help=repeats)
+    command.add_argument(
+        "--allow-repeats",
+        dest="repeats",
+        action="store_const",
+        const="task",
+        default="error",
+        help="start a new task where a label repeats after another task",
+    )
 
 
 def _add_dask(command: argparse.ArgumentParser) -> None:

@@ -89,8 +89,9 @@ def run_train(options: argparse.Namespace) -> int:
     from fastltl import train
     from fastltl.io.streams import open_stream
 
-    repeats = "task" if options.allow_repeats else "error"
-    stream = open_stream(options.stream, options.task, options.target, options.features, repeats)
+    stream = open_stream(
+        options.stream, options.task, options.target, options.features, options.repeats
+    )
     settings = train.Settings(
         options.task,
         options.target,
@@ -145,12 +146,10 @@ def run_adapt(options: argparse.Namespace) -> None:
     """Fit the tasks of a file with a trained learner, and write weights and predictions."""
     from fastltl import train
 
-    repeats = "task" if options.allow_repeats else "error"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = train.adapt(
-            options.checkpoint, options.file, options.task, options.target, options.out, repeats
-        )
+        names = options.task, options.target
+        found = train.adapt(options.checkpoint, options.file, *names, options.out, options.repeats)
     for warning in caught:
         print(f"Note: {warning.message}", file=sys.stderr)
     print(f"{found.n_tasks} tasks, {found.n_fitted} rows with target, {found.n_predicted} without")

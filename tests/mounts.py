@@ -1,4 +1,4 @@
-"""Commands that see other mounts than the rest of the machine, where that is allowed."""
+"""Run commands in a private mount namespace, where the system allows it."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 
 def mounted(mount, command):
-    """Run a command after mounts that only it can see, and that end with it."""
+    """Run a command after mounting, in a mount namespace that ends with it."""
     script = f'{mount} && exec "$@"'
     return subprocess.run(
         ["unshare", "-m", "sh", "-c", script, "sh", *command],

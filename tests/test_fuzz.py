@@ -1,4 +1,4 @@
-"""Readers of files, given files that were tampered with: a sentence, or a right result."""
+"""Corrupted files are read correctly or refused with a one-line ValueError."""
 
 import io
 import json
@@ -17,7 +17,7 @@ import fastltl as ltl
 from fastltl.io import storage
 from fastltl.io.tables import read_tasks
 
-#: Files for each of the readers: more than 20,000 in all. Another seed makes others.
+#: Files per reader, 21,000 in all; the seed changes the corruptions.
 N_FILES = int(os.environ.get("FASTLTL_FUZZ", "3000"))
 SEED = os.environ.get("FASTLTL_FUZZ_SEED", "")
 
@@ -27,56 +27,56 @@ environment = ltl.datasets.make_environment(n_features=3, noise=0.1, random_stat
 TASKS = environment.tasks(6, n_samples=3)
 
 
-def tampered(content, chance):
-    """The bytes with some changed, taken out, put in, doubled or cut off."""
+def corrupt_bytes(content, rng):
+    """Flip, replace, delete, duplicate or move some bytes, or truncate the file."""
     content = bytearray(content)
-    for _ in range(chance.choice([1, 1, 1, 2, 5])):
-        place = chance.randrange(len(content) + 1)
-        length = chance.choice([1, 1, 2, 4, 8, 30])
+    for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        place = rng.randrange(len(content) + 1)
+        length = rng.choice([1, 1, 2, 4, 8, 30])
         piece = content[place : place + length]
-        kind = chance.randrange(6)
+        kind = rng.randrange(6)
         if kind == 0 and place < len(content):
-            content[place] ^= 1 << chance.randrange(8)
+            content[place] ^= 1 << rng.randrange(8)
         elif kind == 1:
-            content[place : place + length] = chance.randbytes(length)
+            content[place : place + length] = rng.randbytes(length)
         elif kind == 2:
             del content[place : place + length]
         elif kind == 3:
             content[place:place] = piece
         elif kind == 4:
-            other = chance.randrange(len(content) + 1)
+            other = rng.randrange(len(content) + 1)
             content[place : place + length] = content[other : other + length]
-        elif chance.random() < 0.2:
+        elif rng.random() < 0.2:
             del content[place:]
     return bytes(content)
 
 
-#: What a forger may write in the place of a value.
+#: JSON values that replace others in a forged header.
 VALUES = ["-1", "0", "7", "1e9", "1e400", "null", "true", '"x"', "[]", "{}", "[1]", "NaN"]
 
 
-def forged(content, chance):
-    """A checkpoint with other values in header and arrays, and checksums that fit them."""
+def forge_checkpoint(content, rng):
+    """Change the header or arrays of a checkpoint and update its checksums to match."""
     with np.load(io.BytesIO(content)) as archive:
         arrays = {name: archive[name] for name in archive.files if name != storage.HEADER}
         header = archive[storage.HEADER].decode()
     before = storage._checksum(arrays)
-    if chance.random() < 0.5:
-        name = chance.choice(sorted(arrays))
+    if rng.random() < 0.5:
+        name = rng.choice(sorted(arrays))
         array = arrays[name].copy()
-        kind = chance.randrange(4)
+        kind = rng.randrange(4)
         if kind == 0:
-            array.flat[chance.randrange(array.size)] = chance.choice([0, -1, 7, 10**9])
+            array.flat[rng.randrange(array.size)] = rng.choice([0, -1, 7, 10**9])
         elif kind == 1:
-            array = array.astype(chance.choice(["f4", "i8", "f8", "u1", "c16", "S3"]))
+            array = array.astype(rng.choice(["f4", "i8", "f8", "u1", "c16", "S3"]))
         elif kind == 2:
-            array = array[..., : chance.randrange(3)]
+            array = array[..., : rng.randrange(3)]
         else:
-            array = np.frombuffer(tampered(array.tobytes(), chance)[:8], "u1")
+            array = np.frombuffer(corrupt_bytes(array.tobytes(), rng)[:8], "u1")
         arrays[name] = array
-    for _ in range(chance.choice([0, 1, 1, 2])):
-        token = chance.choice(list(re.finditer(r'"[^"]*"|-?[0-9][0-9.e+-]*|true|null', header)))
-        header = header[: token.start()] + chance.choice(VALUES) + header[token.end() :]
+    for _ in range(rng.choice([0, 1, 1, 2])):
+        token = rng.choice(list(re.finditer(r'"[^"]*"|-?[0-9][0-9.e+-]*|true|null', header)))
+        header = header[: token.start()] + rng.choice(VALUES) + header[token.end() :]
     header = header.replace(before, storage._checksum(arrays))
     file = io.BytesIO()
     storage._write_archive(file, header.encode(), arrays)
@@ -118,7 +118,7 @@ def npz_file(path):
 
 
 def load(path):
-    """What a forger makes up need make no sense, but nothing may crash."""
+    """Load and use a learner: a forged state may be meaningless, but must not crash."""
     ltl.load(path).partial_fit(*TASKS[0])
 
 
@@ -137,20 +137,20 @@ def table(path):
 
 
 READERS = {
-    "checkpoint": (checkpoint_file, tampered, load),
-    "forged checkpoint": (checkpoint_file, forged, load),
-    "csv stream": (csv_file, tampered, stream),
-    "parquet stream": (parquet_file, tampered, stream),
-    "npz stream": (npz_file, tampered, folder),
-    "csv table": (csv_file, tampered, table),
-    "parquet table": (parquet_file, tampered, table),
+    "checkpoint": (checkpoint_file, corrupt_bytes, load),
+    "forged checkpoint": (checkpoint_file, forge_checkpoint, load),
+    "csv stream": (csv_file, corrupt_bytes, stream),
+    "parquet stream": (parquet_file, corrupt_bytes, stream),
+    "npz stream": (npz_file, corrupt_bytes, folder),
+    "csv table": (csv_file, corrupt_bytes, table),
+    "parquet table": (parquet_file, corrupt_bytes, table),
 }
 
 
 def read(reader, path):
-    """Whatever is in a file, reading it ends well or in a ValueError of one line."""
+    """Return whether the file was read; if not, the error is a short ValueError."""
     with warnings.catch_warnings():
-        # A forger may well write numbers that overflow, or a lam at the edge.
+        # Forged numbers may overflow, or put lam at the edge of the grid.
         warnings.simplefilter("ignore")
         try:
             reader(path)
@@ -164,27 +164,27 @@ def read(reader, path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
-def test_files_that_were_tampered_with(tmp_path, name):
-    write, tamper, reader = READERS[name]
-    content, chance = write(tmp_path / "whole"), random.Random(SEED + name)
-    path = tmp_path / "tampered.npz"
+def test_corrupted_files(tmp_path, name):
+    write, corrupt, reader = READERS[name]
+    content, rng = write(tmp_path / "whole"), random.Random(SEED + name)
+    path = tmp_path / "corrupted.npz"
     n_refused = 0
     for _ in range(N_FILES):
-        path.write_bytes(tamper(content, chance))
+        path.write_bytes(corrupt(content, rng))
         n_refused += not read(reader, path)
     assert n_refused > N_FILES // 10
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*")), ids=lambda path: path.name)
-def test_files_that_once_did_harm(path, tmp_path):
-    """Kept by name: the reader, and a number."""
+def test_files_that_once_crashed_a_reader(path, tmp_path):
+    """The name of a file is that of its reader and a number."""
     _, _, reader = READERS[path.stem.rpartition(" ")[0]]
-    copy = tmp_path / "tampered.npz"
+    copy = tmp_path / "corrupted.npz"
     copy.write_bytes(path.read_bytes())
     assert not read(reader, copy)
 
 
-def test_headers_nested_beyond_reason(tmp_path):
+def test_deeply_nested_header(tmp_path):
     path = tmp_path / "deep.npz"
     ltl.OnlineLTL().save(path)
     with np.load(path) as arrays:

@@ -1,4 +1,4 @@
-"""The soak at a length that the suite has time for, or at that of FASTLTL_SOAK."""
+"""Run the soak test on a few thousand tasks, and on FASTLTL_SOAK tasks if that is set."""
 
 import os
 import sys
@@ -20,22 +20,22 @@ pytestmark = pytest.mark.skipif(not HAS_STATUS, reason="needs /proc to read memo
 @pytest.mark.slow
 @pytest.mark.parametrize("n_tasks", LENGTHS)
 @pytest.mark.parametrize("rule", soak.RULES)
-def test_promises_last(rule, n_tasks):
+def test_soak_passes_all_checks(rule, n_tasks):
     run = soak.soak(rule, n_tasks)
-    assert len(run.looks) >= 10
-    assert run.looks[-1].n_tasks == n_tasks
+    assert len(run.snapshots) >= 10
+    assert run.snapshots[-1].n_tasks == n_tasks
     assert len(run.memory) >= 10
-    assert run.growth <= soak.GROWTH
-    for look in run.looks:
-        assert look.excess <= 1e-9
-        assert look.eigenvalue >= -1e-9
-        assert look.is_symmetric
-    assert run.looks[-1].D_difference <= 1e-7
-    assert run.looks[-1].iterate_difference <= 1e-7
-    assert soak.broken_promises(run) == []
+    assert run.growth <= soak.MAX_GROWTH
+    for snapshot in run.snapshots:
+        assert snapshot.excess <= 1e-9
+        assert snapshot.eigenvalue >= -1e-9
+        assert snapshot.is_symmetric
+    assert run.snapshots[-1].D_difference <= 1e-7
+    assert run.snapshots[-1].iterate_difference <= 1e-7
+    assert soak.failed_checks(run) == []
 
 
-FINE = soak.Look(10, 5000, 0.0, 0.0, True, 0.0, 0.0)
+FINE = soak.Snapshot(10, 5000, 0.0, 0.0, True, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -50,22 +50,22 @@ FINE = soak.Look(10, 5000, 0.0, 0.0, True, 0.0, 0.0)
         ({"iterate_difference": np.nan}, "iterate_ is off by nan"),
     ],
 )
-def test_a_broken_promise_is_named(change, wrong):
+def test_failed_check_is_described(change, wrong):
     run = soak.Soak("entropic", 1e-5, 2e-4, [FINE, FINE._replace(**change)])
-    assert soak.broken_promises(run) == [f"entropic: {wrong}"]
-    assert soak.broken_promises(run._replace(looks=[FINE])) == []
+    assert soak.failed_checks(run) == [f"entropic: {wrong}"]
+    assert soak.failed_checks(run._replace(snapshots=[FINE])) == []
 
 
-def test_the_table_has_a_row_for_each_rule(capsys):
+def test_table_has_a_row_for_each_rule(capsys):
     assert soak.main(["--tasks", "20"]) == 0
     header, _, *rows = capsys.readouterr().out.splitlines()
     assert [row.split(" | ")[0] for row in rows] == [f"| {rule}" for rule in soak.RULES]
     assert {row.count("|") for row in rows} == {header.count("|")}
 
 
-def test_a_broken_promise_shows_in_the_exit_status(capsys, monkeypatch):
-    monkeypatch.setattr(soak, "DIFFERENCE", -1.0)
+def test_failed_check_sets_the_exit_status(capsys, monkeypatch):
+    monkeypatch.setattr(soak, "MAX_DIFFERENCE", -1.0)
     assert soak.main(["--tasks", "20"]) == 1
-    assert "broken: entropic: D_ is off by" in capsys.readouterr().out
+    assert "failed: entropic: D_ is off by" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         soak.main(["--tasks", "0"])

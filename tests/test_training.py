@@ -19,8 +19,7 @@ from pyarrow import parquet
 from tqdm import tqdm
 
 import fastltl as ltl
-from fastltl import cli
-from fastltl import train as training
+from fastltl import cli, train
 from fastltl.io import storage
 
 pytestmark = pytest.mark.slow
@@ -43,19 +42,19 @@ def table(tmp_path):
     return write_table(tmp_path / "table.csv", TASKS)
 
 
-def train(table, checkpoint, *options):
+def train_arguments(table, checkpoint, *options):
     arguments = ["train", str(table), "--task", "store", "--target", "sales"]
     return [*arguments, "--checkpoint", str(checkpoint), *map(str, options)]
 
 
-def trained(table, checkpoint, *options):
+def run_training(table, checkpoint, *options):
     """Train, and return the bytes of the checkpoint."""
-    assert cli.main(train(table, checkpoint, *options)) == 0
+    assert cli.main(train_arguments(table, checkpoint, *options)) == 0
     return checkpoint.read_bytes()
 
 
 def test_train_fits_a_path_to_all_but_the_validation_tasks(table, tmp_path, capsys):
-    trained(table, tmp_path / "c.npz", "--validation", 30)
+    run_training(table, tmp_path / "c.npz", "--validation", 30)
     learner = ltl.load(tmp_path / "c.npz")
     tasks = ltl.open_stream(table, task="store", target="sales")
     kept = ltl.TaskSet(list(tasks)[:30]).split_samples(0.5, random_state=0)
@@ -74,22 +73,24 @@ def test_train_fits_a_path_to_all_but_the_validation_tasks(table, tmp_path, caps
 
 
 def test_result_does_not_depend_on_how_often_it_saves(table, tmp_path):
-    once = trained(table, tmp_path / "once.npz")
-    assert trained(table, tmp_path / "often.npz", "--every", 7) == once
+    once = run_training(table, tmp_path / "once.npz")
+    assert run_training(table, tmp_path / "often.npz", "--every", 7) == once
 
 
 def test_train_resumes_when_tasks_were_added(tmp_path, table, capsys):
-    whole = trained(table, tmp_path / "whole.npz")
+    whole = run_training(table, tmp_path / "whole.npz")
     checkpoint = tmp_path / "c.npz"
-    trained(write_table(table, TASKS[:70]), checkpoint)
-    assert trained(write_table(table, TASKS), checkpoint) == whole
+    run_training(write_table(table, TASKS[:70]), checkpoint)
+    assert run_training(write_table(table, TASKS), checkpoint) == whole
     assert "Resuming after 70 tasks" in capsys.readouterr().out
-    assert trained(table, checkpoint) == whole  # no new tasks
+    assert run_training(table, checkpoint) == whole  # no new tasks
     assert storage.read_checkpoint(checkpoint).position["n_tasks_read"] == 150
 
 
 def test_train_with_one_lam_without_intercept(table, tmp_path):
-    trained(table, tmp_path / "c.npz", "--lam", "0.01", "--no-intercept", "--features", "a", "c")
+    run_training(
+        table, tmp_path / "c.npz", "--lam", "0.01", "--no-intercept", "--features", "a", "c"
+    )
     learner = ltl.load(tmp_path / "c.npz")
     assert learner.lams_.tolist() == [0.01]
     assert not learner.fit_intercept
@@ -111,20 +112,22 @@ def test_bad_task_keeps_the_tasks_before_it(tmp_path, capsys):
         "before it."
     )
     for _ in range(2):
-        assert cli.main(train(path, checkpoint)) == 2
+        assert cli.main(train_arguments(path, checkpoint)) == 2
         assert capsys.readouterr().err.splitlines()[-1] == message
         assert storage.read_checkpoint(checkpoint).position["n_tasks_read"] == 60
-    assert trained(write_table(path, TASKS), checkpoint) == trained(path, tmp_path / "whole.npz")
+    assert run_training(write_table(path, TASKS), checkpoint) == run_training(
+        path, tmp_path / "whole.npz"
+    )
 
 
 def test_bad_tasks_can_be_skipped(tmp_path, capsys):
     path, good = bad_table(tmp_path), [TASKS[i] for i in range(150) if i not in (60, 80)]
-    trained(path, tmp_path / "c.npz", "--skip-bad")
+    run_training(path, tmp_path / "c.npz", "--skip-bad")
     out, err = capsys.readouterr()
     assert "Learned from 128 tasks, skipped 2; validation" in out
     assert "skipped: task 's60': column 'b' must hold finite numbers" in err
     assert "skipped: task 's80': X and y must not be so large" in err
-    trained(write_table(tmp_path / "good.csv", good), tmp_path / "good.npz")
+    run_training(write_table(tmp_path / "good.csv", good), tmp_path / "good.npz")
     found, wanted = ltl.load(tmp_path / "c.npz"), ltl.load(tmp_path / "good.npz")
     assert np.array_equal(found.representations_, wanted.representations_)
 
@@ -146,10 +149,10 @@ def test_bad_tasks_can_be_skipped(tmp_path, capsys):
 )
 def test_changed_options_are_reported_in_one_line(table, tmp_path, capsys, options, message):
     checkpoint = tmp_path / "c.npz"
-    before = trained(table, checkpoint)
+    before = run_training(table, checkpoint)
     capsys.readouterr()
     try:
-        status = cli.main([*train(table, checkpoint), *options])
+        status = cli.main([*train_arguments(table, checkpoint), *options])
     except SystemExit as error:
         status = error.code
     assert status == 2
@@ -161,32 +164,32 @@ def test_changed_options_are_reported_in_one_line(table, tmp_path, capsys, optio
 
 def test_changed_stream_is_an_error(table, tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
-    trained(table, checkpoint)
+    run_training(table, checkpoint)
     longer = [*TASKS[:-1], tuple(np.concatenate([part, part]) for part in TASKS[-1])]
     changed = [(X, y + (i == 3)) for i, (X, y) in enumerate(TASKS)]
     for tasks, first in ((TASKS[:50], 0), (TASKS, 1), (longer, 0), (changed, 0)):
-        assert cli.main(train(write_table(table, tasks, first), checkpoint)) == 2
+        assert cli.main(train_arguments(write_table(table, tasks, first), checkpoint)) == 2
         assert "must begin with the 150 tasks that" in capsys.readouterr().err
     ltl.OnlineLTL().fit(TASKS).save(checkpoint)
-    assert cli.main(train(write_table(table, TASKS), checkpoint)) == 2
+    assert cli.main(train_arguments(write_table(table, TASKS), checkpoint)) == 2
     assert "must be a checkpoint of fastltl train, got another" in capsys.readouterr().err
 
 
 def test_too_few_tasks(tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
-    assert cli.main(train(write_table(tmp_path / "t.csv", TASKS[:20]), checkpoint)) == 2
+    assert cli.main(train_arguments(write_table(tmp_path / "t.csv", TASKS[:20]), checkpoint)) == 2
     assert "must have more than the 20 tasks kept for validation, got 20" in (
         capsys.readouterr().err
     )
     singles = [(X[:1], y[:1]) for X, y in TASKS]
-    assert cli.main(train(write_table(tmp_path / "t.csv", singles), checkpoint)) == 2
+    assert cli.main(train_arguments(write_table(tmp_path / "t.csv", singles), checkpoint)) == 2
     assert "the first 20 tasks, kept for validation, need one with two samples, got none in 20" in (
         capsys.readouterr().err
     )
     assert not checkpoint.exists()
 
 
-def in_child(arguments):
+def fork_command(arguments):
     """Run the command in a forked process; return its id."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking a process with threads
@@ -205,16 +208,18 @@ def in_child(arguments):
 
 def test_killed_training_resumes_with_the_same_bits(table, tmp_path):
     """Send SIGKILL at 50 random times, some during a save, and resume each time."""
-    whole = trained(table, tmp_path / "whole.npz")
+    whole = run_training(table, tmp_path / "whole.npz")
     rng = random.Random(0)
     began = time.perf_counter()
-    trained(table, tmp_path / "timed.npz", "--every", 1)
+    run_training(table, tmp_path / "timed.npz", "--every", 1)
     seconds = time.perf_counter() - began
     n_killed = n_within_save = 0
     while n_killed < 50:
         checkpoint = tmp_path / f"killed-{n_killed}.npz"
         for _ in range(1000):
-            child = in_child(train(table, checkpoint, "--every", rng.choice([1, 2, 10])))
+            child = fork_command(
+                train_arguments(table, checkpoint, "--every", rng.choice([1, 2, 10]))
+            )
             time.sleep(rng.uniform(0.0, seconds / 2))
             os.kill(child, signal.SIGKILL)
             if os.waitpid(child, 0)[1] == 0:
@@ -230,7 +235,7 @@ def test_killed_training_resumes_with_the_same_bits(table, tmp_path):
 def test_signal_stops_training_after_a_save(tmp_path, number):
     """The command finishes the current task, saves and exits."""
     table, checkpoint = write_table(tmp_path / "t.csv", list(TASKS) * 40), tmp_path / "c.npz"
-    command = [sys.executable, "-m", "fastltl", *train(table, checkpoint, "--every", 10)]
+    command = [sys.executable, "-m", "fastltl", *train_arguments(table, checkpoint, "--every", 10)]
     command.append("--allow-repeats")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:
@@ -258,8 +263,8 @@ def test_signal_before_the_first_task(table, tmp_path, monkeypatch, capsys):
     def compile_kernels():
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(training, "compile_kernels", compile_kernels)
-    assert cli.main(train(table, tmp_path / "c.npz")) == 128 + signal.SIGTERM
+    monkeypatch.setattr(train, "compile_kernels", compile_kernels)
+    assert cli.main(train_arguments(table, tmp_path / "c.npz")) == 128 + signal.SIGTERM
     assert "Stopped before the first task: nothing was saved." in capsys.readouterr().err
     assert not (tmp_path / "c.npz").exists()
 
@@ -275,9 +280,9 @@ sys.exit(cli.main(sys.argv[2:]))
 def test_full_disk_keeps_the_old_checkpoint(tmp_path):
     """Resume with more tasks when the disk has no room for the larger checkpoint."""
     table, checkpoint = write_table(tmp_path / "t.csv", TASKS[:50]), tmp_path / "c.npz"
-    before = trained(table, checkpoint)
+    before = run_training(table, checkpoint)
     write_table(table, TASKS)
-    command = [sys.executable, "-c", FULL, "5000", *train(table, checkpoint)]
+    command = [sys.executable, "-c", FULL, "5000", *train_arguments(table, checkpoint)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
@@ -290,7 +295,7 @@ def test_full_disk_keeps_the_old_checkpoint(tmp_path):
 
 def test_adapt_writes_weights_and_predictions(table, tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
-    trained(table, checkpoint)
+    run_training(table, checkpoint)
     learner = ltl.load(checkpoint)
     new = environment.tasks(3, n_samples=6)
     lines = write_table(tmp_path / "new.csv", new, 500).read_text().splitlines()
@@ -347,7 +352,7 @@ def test_adapt_with_a_saved_learner(tmp_path, capsys):
 )
 def test_adapt_reports_bad_tasks(table, tmp_path, capsys, content, message):
     checkpoint, new, out = tmp_path / "c.npz", tmp_path / "new.csv", tmp_path / "out"
-    trained(table, checkpoint)
+    run_training(table, checkpoint)
     new.write_text(content)
     assert cli.main(["adapt", str(checkpoint), str(new), "--out", str(out)]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
@@ -400,13 +405,13 @@ def test_labels_of_any_type(tmp_path, kind):
     table = pyarrow.table({"store": labels, "a": X[:, 0], "sales": y})
     path, checkpoint = tmp_path / "table.parquet", tmp_path / "c.npz"
     parquet.write_table(table, path)
-    assert trained(path, checkpoint) == trained(path, checkpoint)
+    assert run_training(path, checkpoint) == run_training(path, checkpoint)
 
 
 def test_overflow_in_validation_tasks(tmp_path, capsys):
     tasks = [(X * 1e200 if i == 3 else X, y) for i, (X, y) in enumerate(TASKS)]
     path, checkpoint = write_table(tmp_path / "t.csv", tasks), tmp_path / "c.npz"
-    assert cli.main(train(path, checkpoint)) == 2
+    assert cli.main(train_arguments(path, checkpoint)) == 2
     assert "the first 20 tasks, kept for validation: D, X and y must not be so large" in (
         capsys.readouterr().err
     )
@@ -414,7 +419,7 @@ def test_overflow_in_validation_tasks(tmp_path, capsys):
 
 def test_adapt_does_not_overwrite_its_input(table, tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
-    trained(table, checkpoint)
+    run_training(table, checkpoint)
     new = write_table(tmp_path / "predictions.csv", TASKS[:2])
     before = new.read_bytes()
     assert cli.main(["adapt", str(checkpoint), str(new), "--out", str(tmp_path)]) == 2
@@ -424,7 +429,7 @@ def test_adapt_does_not_overwrite_its_input(table, tmp_path, capsys):
 
 def test_adapt_rejects_malformed_targets(table, tmp_path, capsys):
     checkpoint, new = tmp_path / "c.npz", tmp_path / "new.csv"
-    trained(table, checkpoint)
+    run_training(table, checkpoint)
     new.write_text('store,a,b,c,d,sales\nx,1,2,3,4,5\nx,1,2,3,4,"1,5"\n')
     command = ["adapt", str(checkpoint), str(new), "--out", str(tmp_path / "out")]
     assert cli.main(command) == 2
