@@ -261,7 +261,7 @@ class _Parquet(_Table):
     def _file(self) -> Any:
         from pyarrow import parquet
 
-        # Without pre_buffer pyarrow reads page by page, not a whole row group ahead.
+        # pre_buffer=True would load a whole row group ahead.
         return parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20)
 
     def _column_names(self) -> list[str]:
