@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BatchLTL": "batch",
-    "ITL": "independent",
+    "ITL": "ridge",
     "MTL": "batch",
     "OnlineLTL": "online",
     "OnlineLTLPath": "path",
@@ -58,13 +58,12 @@ if TYPE_CHECKING:
     from fastltl import bounds, datasets, distributed, reference
     from fastltl.batch import MTL, BatchLTL
     from fastltl.functional import project, ridge_weights, task_gradient, task_loss
-    from fastltl.independent import ITL
     from fastltl.io.checkpoints import load
     from fastltl.io.streams import open_stream
     from fastltl.metrics import evaluate, relative_improvement
     from fastltl.online import OnlineLTL
     from fastltl.path import OnlineLTLPath
-    from fastltl.ridge import RepresentationRidge
+    from fastltl.ridge import ITL, RepresentationRidge
     from fastltl.selection import Selection, select_lam
     from fastltl.tasks import TaskSet
 

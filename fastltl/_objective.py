@@ -1,48 +1,114 @@
-"""Packed tasks as kernels want them, and the mean of an objective over tasks."""
+"""The mean of an objective over tasks: its value, gradient and curvature.
+
+Batch learners minimise it through one protocol, `Objective`, whether the tasks are in this
+process (`MeanObjective`) or on a cluster.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from fastltl import _kernels as kernels
-from fastltl._kernels.compilation import HAS_JIT
-from fastltl._threads import Watchers, are_worth_sharing, in_pieces, one_blas_thread
+from fastltl._kernels import batch as kernels
+from fastltl._kernels.linalg import EPS
+from fastltl._threads import one_blas_thread, run_in_threads
 from fastltl._validation import Array, check_computed
 
 Indices = npt.NDArray[np.int64]
+Names = tuple[str, ...] | None
 
-#: A representation of a rank below this fraction of the features has its rank made use of. Above
-#: it there is little to spare.
+#: The rank of D is exploited if it is below this fraction of the number of features.
 LOW_RANK = 0.9
 
 #: The square of the largest feature, or its inverse, below which squares may have lost digits.
 SMALLEST_SQUARE = 1e-200
 
 
-#: Nanoseconds from which on an evaluation is worth sharing with threads that watch for it.
-SMALLEST_TURN = 150_000
+class Objective(Protocol):
+    """A smooth F(D), with targets in units of `target_unit` and values in units of its square."""
+
+    n_features: int
+    target_unit: float
+
+    @property
+    def value_at_zero(self) -> float:
+        """F(0)."""
+
+    @property
+    def feature_scales(self) -> Array:
+        """Size of each feature, relative to the largest."""
+
+    def value_and_gradient(self, D: Array) -> tuple[float, Array]:
+        """F(D) and its gradient, a symmetric matrix."""
+
+    def curvature(self, E: Array) -> Array:
+        """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
+
+    def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
+        """Ridge weights of each task with D, by rows, and intercepts, in the units of y."""
+
+
+class TaskSource(ABC):
+    """Tasks that know their features: a `TaskSet`, a stream, or shards on a cluster."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """Number of features, the same in every task."""
+
+    @property
+    @abstractmethod
+    def feature_names(self) -> Names:
+        """Names of the features, or None."""
+
+    @abstractmethod
+    def collection(self) -> TaskCollection:
+        """All the tasks at once."""
+
+
+class TaskCollection(TaskSource):
+    """Tasks that are all there, and have a mean objective."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def labels(self) -> npt.NDArray[np.object_]:
+        """Name of each task."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def mean_objective(self, regularized: bool, fit_intercept: bool, n_threads: int) -> Objective:
+        """Mean over tasks of the error objective or, `regularized`, of the regularized one."""
+
+    def collection(self) -> TaskCollection:
+        """The tasks themselves."""
+        return self
 
 
 class ReducedTasks(NamedTuple):
-    """Tasks with the same ridge regression as others, but no more rows than their inputs' rank.
+    """Tasks with the same ridge regression as others, and no more rows than their inputs' rank.
 
-    Task t has the rows starts[t] to starts[t + 1] of R and z. It stands for sizes[t] samples,
-    of whose targets misfits[t] = |y - Xw|^2 can be reached by no weights. The means are zero if
-    the tasks were not centred. Square matrices of a row per row of each task, laid out one after
-    another, start at the corners.
+    Task t has the rows starts[t] to starts[t + 1] of R and z, and stands for sizes[t] samples;
+    residuals[t] = |y - Xw|^2 is what no weights can reduce. The means are zero if the tasks were
+    not centred. A square matrix per task, laid out one after another, starts at dual_starts[t].
     """
 
     R: Array
     z: Array
     starts: Indices
-    corners: Indices
+    dual_starts: Indices
     sizes: Indices
-    misfits: Array
+    residuals: Array
     x_means: Array
     y_means: Array
 
@@ -50,132 +116,77 @@ class ReducedTasks(NamedTuple):
     def n_features(self) -> int:
         return int(self.R.shape[1])
 
-    @property
-    def cost_of_factor(self) -> float:
-        """Nanoseconds, roughly, for the Cholesky factor of M of a task, and what it is for."""
-        rows = len(self.R) / len(self.sizes)
-        return float(1000.0 + 0.03 * rows**3)
-
-    def cost_of_dual(self, rank: int) -> float:
-        """`cost_of_factor`, and that of M itself at a D of this rank."""
-        rows = len(self.R) / len(self.sizes)
-        return float(self.cost_of_factor + 0.04 * rows * rank * (2 * self.n_features + rows))
-
 
 def reduce_tasks(
     X: Array, y: Array, offsets: Indices, centred: bool, n_threads: int
 ) -> ReducedTasks:
-    """Reduce packed tasks, whose arrays may be read-only."""
+    """Reduce the tasks whose rows are offsets[t] to offsets[t + 1] of X and y."""
     d, n_tasks, sizes = X.shape[1], len(offsets) - 1, np.diff(offsets)
-    rooms = np.concatenate([[0], np.cumsum(np.minimum(sizes, d))])
-    R, z = np.empty((rooms[-1], d)), np.empty(rooms[-1])
-    ranks, misfits = np.zeros(n_tasks, dtype=np.int64), np.empty(n_tasks)
+    most = np.concatenate([[0], np.cumsum(np.minimum(sizes, d))])
+    R, z = np.empty((most[-1], d)), np.empty(most[-1])
+    ranks, residuals = np.zeros(n_tasks, dtype=np.int64), np.empty(n_tasks)
     x_means, y_means = np.zeros((n_tasks, d)), np.zeros(n_tasks)
-    in_pieces(
-        kernels.reduce_tasks,
-        n_tasks,
-        n_threads,
-        10.0 * X.size / n_tasks,
-        X,
-        y,
-        offsets,
-        centred,
-        rooms,
-        R,
-        z,
-        ranks,
-        misfits,
-        x_means,
-        y_means,
+    reduced = R, z, ranks, residuals, x_means, y_means
+    work = 2.0 * X.size * min(d, X.shape[0] / n_tasks)
+    run_in_threads(
+        kernels.reduce_tasks, n_tasks, n_threads, work, X, y, offsets, centred, most, reduced
     )
     starts = np.concatenate([[0], np.cumsum(ranks)])
-    if starts[-1] < rooms[-1]:
-        kept = np.repeat(rooms[:-1] - starts[:-1], ranks) + np.arange(starts[-1])
+    if starts[-1] < most[-1]:
+        kept = np.repeat(most[:-1] - starts[:-1], ranks) + np.arange(starts[-1])
         R, z = R[kept], z[kept]
-    corners = np.concatenate([[0], np.cumsum(ranks**2)])
-    return ReducedTasks(R, z, starts, corners, sizes, misfits, x_means, y_means)
+    dual_starts = np.concatenate([[0], np.cumsum(ranks**2)])
+    return ReducedTasks(R, z, starts, dual_starts, sizes, residuals, x_means, y_means)
 
 
 def ridge_paths(tasks: ReducedTasks, lams: Array, n_threads: int) -> Array:
-    """Weights of ordinary ridge regression, D = I / lam, of shape (lams, tasks, d)."""
-    weights = np.empty((len(lams), len(tasks.sizes), tasks.n_features))
-    in_pieces(
-        kernels.ridge_paths,
-        len(tasks.sizes),
-        n_threads,
-        20.0 * tasks.R.size / len(tasks.sizes),
-        lams,
-        tasks.R,
-        tasks.z,
-        tasks.starts,
-        tasks.sizes,
-        weights,
-    )
+    """Weights of ordinary ridge regression, D = I / lam, of shape (tasks, lams, d)."""
+    n_tasks, d = len(tasks.sizes), tasks.n_features
+    weights = np.empty((n_tasks, len(lams), d))
+    work = 2.0 * tasks.R.size * (len(lams) + d)
+    run_in_threads(kernels.ridge_paths, n_tasks, n_threads, work, lams, tasks, weights)
     return check_computed(weights)
 
 
 def relative_scales(squares: Sequence[tuple[float, Array]]) -> Array:
     """Root mean square of each feature, relative to the largest; 1 if it is 0 to rounding.
 
-    A feature that is constant in each task is so once the tasks are centred. `squares` are the
+    A feature that is constant in each task is 0 once the tasks are centred. `squares` are the
     `MeanObjective.feature_squares` of parts of the tasks.
     """
     unit = max(own for own, _ in squares)
     scales = np.sqrt(np.sum([part * (own / unit) ** 2 for own, part in squares], axis=0))
-    scales[scales <= len(scales) * kernels.EPS * scales.max()] = scales.max() or 1.0
+    scales[scales <= len(scales) * EPS * scales.max()] = scales.max() or 1.0
     relative: Array = scales / scales.max()
     return relative
 
 
 class MeanObjective:
-    """F(D) = mean over tasks of L(D) or, `penalised`, of min over w of |y - Xw|^2/n + w' D^+ w.
+    """F(D) = mean over tasks of L(D) or, `regularized`, of min over w of |y - Xw|^2/n + w' D^+ w.
 
-    The tasks come with their targets in units of `target_unit`, the largest of them, and values
-    and gradients are in units of its square: no choice of units for y makes them overflow.
+    Targets are in units of `target_unit`, the largest of them, so that no choice of units for y
+    makes values or gradients overflow.
     """
 
     def __init__(
-        self, tasks: ReducedTasks, target_unit: float, penalised: bool, n_threads: int
+        self, tasks: ReducedTasks, target_unit: float, regularized: bool, n_threads: int
     ) -> None:
         self.tasks = tasks
         self.target_unit = target_unit
-        self.penalised = penalised
+        self.regularized = regularized
         self.n_threads = n_threads
-        n_tasks, d = len(tasks.sizes), tasks.n_features
-        self._values = np.empty(n_tasks)
-        self._A, self._B, self._dA, self._dB = (np.empty((n_tasks, d)) for _ in range(4))
-        self._factors = np.empty(tasks.corners[-1])
-        self._D, self._F = np.zeros((d, d)), np.empty(d * d)
-        self._is_factorised = False
-        self._arrays = (
-            tasks.R,
-            tasks.z,
-            tasks.starts,
-            tasks.sizes,
-            tasks.misfits,
-            penalised,
-            self._values,
-            self._A,
-            self._B,
-            self._factors,
-            tasks.corners,
-        )
-        self._board = np.zeros(kernels.BOARD_SIZE, np.int64)
-        self._watchers = Watchers(n_threads)
-
-    @property
-    def n_features(self) -> int:
-        return self.tasks.n_features
-
-    @property
-    def n_tasks(self) -> int:
-        return len(self.tasks.sizes)
+        self.n_tasks, self.n_features = len(tasks.sizes), tasks.n_features
+        shape = self.n_tasks, self.n_features
+        self._values, self._A, self._B = np.empty(shape[0]), np.empty(shape), np.empty(shape)
+        self._D = np.full((shape[1], shape[1]), np.nan)
+        self._duals = np.empty(tasks.dual_starts[-1])
+        self._has_duals = False
 
     @property
     def feature_squares(self) -> tuple[float, Array]:
         """A unit, and the sum of the squares of each feature in units of it.
 
-        It is 1, or the largest input where squares of inputs might overflow or underflow.
+        The unit is 1, or the largest input where squares might overflow or underflow.
         """
         R = self.tasks.R
         squares = np.einsum("ij,ij->j", R, R)
@@ -186,98 +197,75 @@ class MeanObjective:
 
     @cached_property
     def feature_scales(self) -> Array:
-        """How large each feature is, relative to the largest; see `relative_scales`."""
+        """Size of each feature, relative to the largest; see `relative_scales`."""
         return relative_scales([self.feature_squares])
 
     @property
     def value_at_zero(self) -> float:
-        """F(0), the mean of |y|^2 / n: what there is to learn."""
+        """F(0), the mean of |y|^2 / n."""
         tasks = self.tasks
-        squares = np.add.reduceat(tasks.z**2, tasks.starts[:-1]) + tasks.misfits
+        squares = np.add.reduceat(tasks.z**2, tasks.starts[:-1]) + tasks.residuals
         return check_computed(float(np.mean(squares / tasks.sizes)))
 
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
         """F(D) and its gradient."""
-        F = kernels.low_rank_factor(D, self.feature_scales)
-        self._evaluate(D, F if F.shape[1] <= LOW_RANK * len(D) else F[:, :0])
-        value = check_computed(float(self._values.mean()))
-        return value, check_computed(kernels.mean_gradient(self._A, self._B))
+        with one_blas_thread:
+            F = kernels.low_rank_factor(D, self.feature_scales)
+            self._evaluate(D, F if len(F) <= LOW_RANK * len(D) else F[:0])
+            gradient: Array = kernels.mean_gradient(self._A, self._B)
+        return check_computed(float(self._values.mean())), check_computed(gradient)
 
     def _evaluate(self, D: Array, F: Array) -> None:
-        """Values and gradients of all tasks at D, which is FF' unless F has no columns."""
-        cost = self.tasks.cost_of_dual(F.shape[1] or len(D))
-        np.copyto(self._D, D)
-        with one_blas_thread():
-            if HAS_JIT and self.n_threads > 1 and self.n_tasks * cost > SMALLEST_TURN:
-                self._evaluate_in_turns(F)
-            else:
-                kernels.objectives(self._D, F, *self._arrays, 0, self.n_tasks)
-        self._is_factorised = F.size == 0
-
-    def _evaluate_in_turns(self, F: Array) -> None:
-        """Have other threads share in an evaluation and, for a while, watch for the next one."""
-        board, watchers = self._board, self._watchers
-        arguments = self._D, self._F, *self._arrays, board
-        self._F[: F.size] = F.ravel()
-        watchers.failures.clear()
-        try:
-            kernels.begin_turn(board, F.shape[1])
-            watchers.call(lambda: kernels.objectives_in_turns(*arguments, True))
-            while not kernels.objectives_in_turns(*arguments, False):
-                if watchers.failures:
-                    raise watchers.failures[0]
-        except BaseException:
-            self.rest()
-            watchers.finish()
-            self._D.fill(np.nan)  # so that nobody takes what there is for an evaluation
-            raise
-
-    def rest(self) -> None:
-        """Let threads that watch for the next evaluation turn to something else."""
-        if HAS_JIT and self.n_threads > 1:
-            kernels.begin_turn(self._board, kernels.LEAVE)
-            self._watchers.call_off()
+        """Evaluate every task at D, which is F'F unless F has no rows."""
+        work = 2.0 * self.tasks.R.size * (len(F) or len(D))
+        self._D = np.full_like(D, np.nan)  # until the evaluation is complete
+        run_in_threads(
+            kernels.objectives,
+            self.n_tasks,
+            self.n_threads,
+            work,
+            D,
+            F,
+            self.tasks,
+            self.regularized,
+            self._values,
+            self._A,
+            self._B,
+            self._duals,
+        )
+        self._D, self._has_duals = D.copy(), len(F) == 0
 
     def curvature(self, E: Array) -> Array:
         """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
-        tasks = self.tasks
-        if not self._is_factorised:
-            self._evaluate(self._D, self._D[:, :0])
-        cost = (tasks.R.size + self._factors.size) / self.n_tasks
-        if are_worth_sharing(self.n_tasks, self.n_threads, cost):
-            self.rest()
-        in_pieces(
-            kernels.factor_changes,
-            self.n_tasks,
-            self.n_threads,
-            cost,
-            self._A @ E,
-            self._B @ E,
-            tasks.R,
-            tasks.starts,
-            tasks.sizes,
-            self.penalised,
-            self._factors,
-            tasks.corners,
-            self._dA,
-            self._dB,
-        )
-        change: Array = kernels.mean_gradient(self._dA, self._B)
-        change += kernels.mean_gradient(self._A, self._dB)
+        with one_blas_thread:
+            if not self._has_duals:
+                self._evaluate(self._D, self._D[:0])
+            dA, dB = np.empty_like(self._A), np.empty_like(self._B)
+            run_in_threads(
+                kernels.factor_changes,
+                self.n_tasks,
+                self.n_threads,
+                8.0 * self.tasks.R.size + 8.0 * self._duals.size,
+                self._A @ E,
+                self._B @ E,
+                self.tasks,
+                self.regularized,
+                self._duals,
+                dA,
+                dB,
+            )
+            change: Array = kernels.mean_gradient(dA, self._B)
+            change += kernels.mean_gradient(self._A, dB)
         return change
 
-    def stand_at(self, D: Array) -> None:
-        """Have D for the latest D."""
+    def evaluate_at(self, D: Array) -> None:
+        """Evaluate at D, unless it is the latest D."""
         if not np.array_equal(D, self._D):
             self.value_and_gradient(D)
 
-    def weights(self, D: Array) -> Array:
-        """Ridge weights D a of each task with D, by rows, in the units of y."""
-        self.stand_at(D)
-        return self._A @ D * self.target_unit
-
-    def intercepts(self, weights: Array) -> Array:
-        """The intercept that goes with the weights of each task, in the units of y."""
+    def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
+        """Ridge weights D a of each task, by rows, and intercepts, in the units of y."""
+        self.evaluate_at(D)
+        weights = self._A @ D * self.target_unit
         along_means = np.sum(weights * self.tasks.x_means, axis=1)
-        levels: Array = self.tasks.y_means * self.target_unit - along_means
-        return levels
+        return weights, self.tasks.y_means * self.target_unit - along_means

@@ -1,52 +1,33 @@
-"""The solver of batch learners: min F(D) over {D PSD, tr D <= radius}, with a certificate.
+"""Minimise F(D) over {D PSD, tr D <= radius}, to a gap that bounds the distance from optimal.
 
-It asks its tasks for F, its gradient and its curvature, and does not know where they are.
+The bound holds for a convex F. `Objective` gives F, its gradient and its curvature.
 """
 
 from __future__ import annotations
 
 import time
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
-from fastltl import _kernels as kernels
+from fastltl._kernels.spectral import project
+from fastltl._objective import Objective
 from fastltl._validation import Array, check_computed
 
 #: The most projected gradient steps before Newton's.
 FIRST_ORDER_STEPS = 30
 
 #: A projected gradient step may raise F, but not above the highest of this many latest values.
-VALUES_WATCHED = 5
+N_LATEST = 5
 
-#: Least eigenvalue of V, next to that of the identity, that Newton's steps start with. On a
-#: singular V the gradient cannot point out of its range, and curvature alone would find the way.
+#: Least eigenvalue of V, relative to that of the identity, that Newton's steps start with. On a
+#: singular V the gradient stays in V's range, and only curvature leads out of it.
 LEAST_ROOT = 1e-2
 
-#: How far to go at the radii that lead up to the one asked for.
+#: Relative gap at which to leave the smaller radii that lead up to the one asked for.
 EARLY_TOL = 1e-2
-
-
-class Objective(Protocol):
-    """What the solver asks of tasks: a smooth F, taken for convex, that falls as D grows."""
-
-    n_features: int
-
-    @property
-    def value_at_zero(self) -> float:
-        """F(0)."""
-
-    def value_and_gradient(self, D: Array) -> tuple[float, Array]:
-        """F(D) and its gradient, a symmetric matrix."""
-
-    def curvature(self, E: Array) -> Array:
-        """Derivative of the gradient along E at the latest D."""
-
-    @property
-    def feature_scales(self) -> Array:
-        """How large each feature is, relative to the largest."""
 
 
 def inner(A: Array, B: Array) -> float:
@@ -63,20 +44,20 @@ class Point:
 
     @cached_property
     def _parts_of_gap(self) -> tuple[float, float]:
-        least = check_computed(float(kernels.least_eigenvalue(self.G)))
+        least = check_computed(float(np.linalg.eigvalsh(self.G)[0]))
         return inner(self.G, self.D), max(0.0, -least)
 
     def gap(self, radius: float) -> float:
-        """<G, D> + radius max(0, -lambda_min(G)), of which F(D) - min F is no more; nor than F.
+        """min(F, <G, D> + radius max(0, -lambda_min(G))): for a convex F, at least F(D) - min F.
 
-        That is so where F is convex, over the set of any radius that D lies in.
+        The minimum is over a set of any radius that contains D.
         """
         along, steepest = self._parts_of_gap
         return min(self.F, max(0.0, along + radius * steepest))
 
 
 class Iteration(NamedTuple):
-    """Where the solver stood after an iteration."""
+    """Objective, gap and seconds since the start, after an iteration."""
 
     objective: float
     gap: float
@@ -84,7 +65,7 @@ class Iteration(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """A representation, the objective there, and how far from optimal it is at the most."""
+    """A representation, its objective and gap, and the history of the iterations."""
 
     D: Array
     objective: float
@@ -92,13 +73,13 @@ class Solution(NamedTuple):
     history: list[Iteration]
 
 
-class Journal:
-    """What happened, and how many more iterations there may be."""
+class Progress:
+    """The iterations so far, and how many are left."""
 
     def __init__(self, radius: float, max_iter: int) -> None:
         self.radius = radius
         self.max_iter = max_iter
-        self.began = time.perf_counter()
+        self.start = time.perf_counter()
         self.history: list[Iteration] = []
         self.latest: Array | None = None
 
@@ -106,45 +87,46 @@ class Journal:
     def left(self) -> int:
         return self.max_iter - len(self.history)
 
-    def enter(self, point: Point) -> None:
-        seconds = time.perf_counter() - self.began
+    def add(self, point: Point) -> None:
+        """Record an iteration."""
+        seconds = time.perf_counter() - self.start
         self.latest = point.D
         self.history.append(Iteration(point.F, point.gap(self.radius), seconds))
 
 
-def minimise(objective: Objective, start: Array | None, tol: float, journal: Journal) -> Solution:
+def minimise(objective: Objective, start: Array | None, tol: float, progress: Progress) -> Solution:
     """Minimise F over {D PSD, tr D <= radius} to gap <= tol F.
 
-    A few projected gradient steps settle the easy problems and bring others near; then come
-    Newton's. The start is a representation, or else the identity. Where that comes close to
-    interpolating the tasks log F is steep and curved: there Newton's steps, for smaller radii
-    first, lead up to this one.
+    A few projected gradient steps solve the easy problems and bring others near; Newton's steps
+    follow. The start is a representation or, by default, the identity. Where that nearly
+    interpolates the tasks, log F is steep and curved, so Newton's steps solve for smaller radii
+    first.
     """
-    radius = journal.radius
+    radius = progress.radius
     D = np.eye(objective.n_features) if start is None else start
     point, radii = Point(objective, D * (radius / np.trace(D))), [radius]
     if start is None:
         point, radii = _back_from_interpolation(objective, point, radius)
     if len(radii) == 1:
-        point = project_gradient(objective, radius, point, tol, journal)
+        point = project_gradient(objective, radius, point, tol, progress)
     for i, stage in enumerate(radii):
-        if journal.left == 0:
+        if progress.left == 0:
             break
         if i > 0:
             point = Point(objective, point.D * (stage / radii[i - 1]))
         enough = tol if stage == radius else EARLY_TOL
         if point.gap(stage) > enough * point.F:
-            end = newton(objective, stage, point.D, enough, journal)
+            end = newton(objective, stage, point.D, enough, progress)
             point = min(point, end, key=lambda point: point.gap(stage))
-    return Solution(point.D, point.F, point.gap(radius), journal.history)
+    return Solution(point.D, point.F, point.gap(radius), progress.history)
 
 
 def _back_from_interpolation(
     objective: Objective, point: Point, radius: float
 ) -> tuple[Point, list[float]]:
-    """A multiple of the identity that does not nearly interpolate, and the radii from there on.
+    """Shrink a multiple of the identity until it does not nearly interpolate the tasks.
 
-    The radii are ten times apart; the multiple is the point given, if that will do.
+    Returns it and the radii, ten times apart, that lead from there to the one asked for.
     """
     radii = [radius]
     while 0.05 * objective.value_at_zero > point.F:
@@ -154,46 +136,46 @@ def _back_from_interpolation(
 
 
 def project_gradient(
-    objective: Objective, radius: float, point: Point, tol: float, journal: Journal
+    objective: Objective, radius: float, point: Point, tol: float, progress: Progress
 ) -> Point:
-    """Go from a point towards gap <= tol F by spectral projected gradient steps.
+    """D + t (proj(D - step G) - D): spectral projected gradient steps towards gap <= tol F.
 
-    D + t (proj(D - step G) - D), with the step of Barzilai and Borwein, <S, S> / <S, Y> for the
-    latest changes S of D and Y of G, and t = 1 or, if F does not fall enough below the highest of
-    its latest values, smaller. The first step is the one for the curvature along the gradient
-    less its trace. Returned is where the gap is small enough, or else where F was least.
+    The step is Barzilai and Borwein's <S, S> / <S, Y>, for the latest changes S of D and Y of G;
+    t = 1 or, if F does not fall enough below the highest of its latest values, smaller. The first
+    step is the one for the curvature along the gradient less its trace. Returns the point whose
+    gap is small enough, or else the one of least F.
     """
     largest = float(np.abs(point.G).max()) or 1.0
     steepest = (point.G - np.trace(point.G) / len(point.G) * np.eye(len(point.G))) / largest
     curved = objective.curvature(radius * steepest) / radius
     step = _spectral_step(steepest, curved, radius / largest)
     best, values = point, [point.F]
-    for _ in range(min(FIRST_ORDER_STEPS, journal.max_iter)):
+    for _ in range(min(FIRST_ORDER_STEPS, progress.max_iter)):
         if point.gap(radius) <= tol * point.F:
             break
-        move = kernels.project(point.D - step * point.G, radius) - point.D
+        move = project(point.D - step * point.G, radius) - point.D
         slope, t = inner(point.G, move), 1.0
         if slope >= 0.0:  # rounding errors allow no further progress
             break
         while True:
             new = Point(objective, point.D + t * move)
-            allowed = max(values[-VALUES_WATCHED:]) + 1e-4 * t * slope
+            allowed = max(values[-N_LATEST:]) + 1e-4 * t * slope
             if allowed >= new.F or t < 1e-10:
                 break
-            # The minimiser of the parabola through what is known, kept within bounds.
+            # The minimiser of the parabola through F, its slope and the new value, within bounds.
             t *= min(0.5, max(0.1, -0.5 * t * slope / (new.F - point.F - t * slope)))
         if t < 1e-10:
             break
         step = _spectral_step(new.D - point.D, new.G - point.G, 10.0 * step)
         point = new
         values.append(point.F)
-        journal.enter(point)
+        progress.add(point)
         best = min(best, point, key=lambda point: point.F)
     return point if point.gap(radius) <= tol * point.F else best
 
 
 def _spectral_step(S: Array, Y: Array, otherwise: float) -> float:
-    """<S, S> / <S, Y>, if F curves upward along S and the numbers allow it."""
+    """<S, S> / <S, Y>, or `otherwise` if that is not a positive number."""
     unit = float(np.abs(S).max()) or 1.0
     S, Y = S / unit, Y / unit
     curvature = inner(S, Y)
@@ -201,17 +183,17 @@ def _spectral_step(S: Array, Y: Array, otherwise: float) -> float:
     return step if 0.0 < step < np.inf else otherwise
 
 
-def newton(objective: Objective, radius: float, D: Array, tol: float, journal: Journal) -> Point:
-    """Go from D to where gap <= tol F, by SciPy's trust-region Newton-CG on `FactoredProblem`.
+def newton(objective: Objective, radius: float, D: Array, tol: float, progress: Progress) -> Point:
+    """Minimise `FactoredProblem` from D to gap <= tol F by SciPy's trust-region Newton-CG.
 
-    Curvature along a direction costs a fraction of a gradient, since no M is factorised anew, and
+    Curvature along a direction costs a fraction of a gradient, since no M is factorised anew;
     first-order methods stall where lam is small.
     """
     problem = FactoredProblem(objective, radius)
 
     def after_iteration(intermediate_result: OptimizeResult) -> None:
         problem.move_to(intermediate_result.x)
-        journal.enter(problem.point)
+        progress.add(problem.point)
         if problem.point.gap(radius) <= tol * problem.point.F:
             raise StopIteration
 
@@ -224,7 +206,7 @@ def newton(objective: Objective, radius: float, D: Array, tol: float, journal: J
         hessp=problem.curvature,
         method="trust-ncg",
         callback=after_iteration,
-        options={"maxiter": journal.left, "gtol": 0.0},
+        options={"maxiter": progress.left, "gtol": 0.0},
     )
     problem.move_to(found.x)
     return problem.point
@@ -238,10 +220,9 @@ class FactoredProblem:
 
         gradient = 2 radius / (|V|^2 F) (grad F V - c V)
 
-    The solver's variable x is V with each row times the root of its feature's scale. (Between V,
-    which suits D, and V times the scale, which suits XV, this took the fewest iterations on
-    features of different scales.) SciPy asks for value, gradient and curvature in separate
-    calls; all are of the latest x.
+    The variable x is V with each row times the root of its feature's scale, which takes fewer
+    iterations on features of different scales than V or V times the scale. SciPy asks for value,
+    gradient and curvature in separate calls, all at the latest x.
     """
 
     def __init__(self, objective: Objective, radius: float) -> None:
@@ -251,7 +232,7 @@ class FactoredProblem:
         self._x = np.empty(0)
 
     def move_to(self, x: Array) -> None:
-        """Evaluate F at x, unless that is where it was evaluated last."""
+        """Evaluate F at x, unless it is the latest x."""
         if np.array_equal(x, self._x):
             return
         d = self.objective.n_features

@@ -33,27 +33,6 @@ def is_ready(array: Any) -> TypeGuard[Array]:
     return type(array) is _ndarray and array.dtype == _FLOAT64 and array.flags.carray
 
 
-def writable(array: Any) -> Any:
-    """The array, copied if it is one that cannot be written to, as those of a TaskSet are."""
-    return array.copy() if type(array) is _ndarray and not array.flags.writeable else array
-
-
-def is_ready_task(X: Any, y: Any, n_features: int) -> bool:
-    """Whether kernels take the task as it is, but for values that may not be finite.
-
-    Every task of a stream passes here, in a fraction of the time that even a small one takes.
-    """
-    return (
-        type(X) is type(y) is _ndarray
-        and X.dtype == y.dtype == _FLOAT64
-        and y.ndim == 1
-        and X.shape == (len(y), n_features)
-        and len(y) > 0 < n_features
-        and X.flags.carray
-        and y.flags.carray
-    )
-
-
 def text_or_dates(values: npt.NDArray[Any]) -> str:
     """Describe the text or dates that an array holds; return "" if it holds neither."""
     found = values.ravel()[:1].tolist() if values.dtype.kind in "US" else []

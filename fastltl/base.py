@@ -1,37 +1,44 @@
-"""What every learner of a representation shares: tasks in, D out, and what D is good for."""
+"""Base classes of the learners: tasks in, a representation D out, and its uses."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fastltl import _kernels as kernels
 from fastltl._columns import group_codes
-from fastltl._threads import steadily
-from fastltl._validation import Array, check_computed, check_matrix, check_target
-from fastltl.io.storage import Savable
-from fastltl.ridge import RepresentationRidge
+from fastltl._kernels.spectral import features
+from fastltl._objective import TaskCollection, TaskSource
+from fastltl._threads import call_kernel
+from fastltl._validation import (
+    Array,
+    check_computed,
+    check_matrix,
+    check_representation,
+    check_target,
+)
+from fastltl.io.checkpoints import Savable
 from fastltl.tasks import TaskSet, check_iterable
 
+if TYPE_CHECKING:
+    from fastltl.ridge import RepresentationRidge
 
-class unchanged_on_failure:  # noqa: N801  (a context manager, named as one reads it)
-    """Undo the assignments to an object in a block that fails."""
 
-    def __init__(self, owner: Any) -> None:
-        self._owner, self._before = owner, owner.__dict__.copy()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        if kind is not None:
-            self._owner.__dict__ = self._before
+@contextmanager
+def restore_on_failure(estimator: Any) -> Iterator[None]:
+    """Undo the assignments to an estimator's attributes if the block fails."""
+    before = estimator.__dict__.copy()
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__ = before
+        raise
 
 
 class RepresentationLearner(
@@ -41,7 +48,7 @@ class RepresentationLearner(
     BaseEstimator,  # type: ignore[misc]
     ABC,
 ):
-    """Base of the learners: a representation `D_` from tasks, as a scikit-learn transformer."""
+    """Learn a representation `D_` from tasks; a scikit-learn transformer."""
 
     fit_intercept: bool
     n_features_in_: int
@@ -66,7 +73,7 @@ class RepresentationLearner(
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        """Learn from tasks; what was learned before is forgotten, but for a warm start.
+        """Learn from tasks, and forget earlier ones unless it is a warm start.
 
         Parameters
         ----------
@@ -94,6 +101,8 @@ class RepresentationLearner(
         RepresentationRidge
             Fitted to the task.
         """
+        from fastltl.ridge import RepresentationRidge  # which imports this module
+
         D = self.D_
         check_matrix(X, self.n_features_in_, owner=type(self).__name__)
         self._check_feature_names(X)
@@ -108,7 +117,7 @@ class RepresentationLearner(
         check_is_fitted(self)
         data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
         self._check_feature_names(X)
-        return check_computed(steadily(kernels.features, *data.shape, self.D_, data))
+        return check_computed(call_kernel(features, max(data.shape), self.D_, data))
 
     @property
     def _n_features_out(self) -> int:
@@ -117,10 +126,10 @@ class RepresentationLearner(
     def _tasks(
         self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
     ) -> Iterable[Any]:
-        """The tasks that arguments of `fit` stand for."""
-        if isinstance(X, TaskSet) and not (y is None and groups is None):
+        """Return the tasks that the arguments of `fit` describe, as pairs (X, y)."""
+        if isinstance(X, TaskSource) and not (y is None and groups is None):
             raise ValueError(
-                "y and groups must be None when X is a TaskSet, which holds both, got others."
+                f"y and groups must be None when X is a {type(X).__name__}, which has both."
             )
         if y is None:
             if groups is not None or hasattr(X, "shape") or not isinstance(X, Iterable):
@@ -132,29 +141,29 @@ class RepresentationLearner(
             return X
         return [(X, y)] if groups is None else TaskSet.from_groups(X, y, groups)
 
-    def _task_set(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
-        """The tasks that arguments of `fit` stand for: a TaskSet, or what knows how to be one."""
-        if y is not None and groups is None and not isinstance(X, TaskSet):
+    def _collection(
+        self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
+    ) -> TaskCollection:
+        """Return the tasks that the arguments of `fit` describe, all at once."""
+        if y is not None and groups is None and not isinstance(X, TaskSource):
             owner = type(self).__name__
             data = check_matrix(X, owner=owner)
             return TaskSet([(data, check_target(y, len(data), owner=owner))])
-        knows = y is None and groups is None and hasattr(X, "mean_objective")
-        tasks: Any = X if knows else self._tasks(X, y, groups)
-        if hasattr(tasks, "task_set"):
-            return tasks.task_set()
-        if not hasattr(tasks, "mean_objective"):
-            return TaskSet(tasks)
+        if isinstance(X, TaskSource) and y is None and groups is None:
+            tasks = X.collection()
+        else:
+            tasks = TaskSet(self._tasks(X, y, groups))
         if len(tasks) == 0:
             raise ValueError("X must hold at least one task (X, y), got none.")
         return tasks
 
     def _remember_features(self, X: Any) -> None:
-        """Record the number of the features and, if they have any, their names."""
+        """Record the number of features and, if they have any, their names."""
         self.__dict__.pop("feature_names_in_", None)
         self._warns_of_arrays = False
-        if type(X) is np.ndarray:  # spares the search for names, which takes as long as a task
+        if type(X) is np.ndarray:  # searching for names would take as long as a small task
             self.n_features_in_ = X.shape[1]
-        elif self._names_features(X):
+        elif isinstance(X, TaskSource):
             self.n_features_in_ = X.n_features
             if X.feature_names is not None:
                 self.feature_names_in_ = np.array(X.feature_names, dtype=object)
@@ -162,15 +171,10 @@ class RepresentationLearner(
             validate_data(self, X, skip_check_array=True)
             self._warns_of_arrays = "feature_names_in_" in self.__dict__
 
-    @staticmethod
-    def _names_features(X: Any) -> bool:
-        """Whether X holds tasks and says how their features are called: a TaskSet, a stream."""
-        return hasattr(X, "mean_objective") or hasattr(X, "task_set")
-
     def _check_feature_names(self, X: Any) -> None:
-        """If X or what was learned from names its features, the names must agree.
+        """Check that the names of the features, if there are any, agree with those in `fit`.
 
-        scikit-learn warns of arrays after data frames; those of a TaskSet are arrays themselves.
+        scikit-learn warns of arrays after data frames; the tasks of a TaskSet are arrays.
         """
         if type(X) is not np.ndarray or self.__dict__.get("_warns_of_arrays", False):
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -180,7 +184,9 @@ class RepresentationLearner(
         D = self.__dict__.get("_representation")
         d = self.n_features_in_
         if D is not None and (D.shape, D.dtype) != ((d, d), np.float64):
-            raise ValueError(f"its representation has the shape {D.shape}, not {(d, d)}")
+            raise ValueError(f"its representation has shape {D.shape}, not {(d, d)}")
+        if D is not None:
+            check_representation(D, d)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_representation" in self.__dict__
@@ -192,7 +198,7 @@ class RepresentationLearner(
 
 
 class MultitaskModel(RepresentationLearner):
-    """Learners that have weights for the very tasks they were fitted to."""
+    """A learner that also has weights for the tasks it was fitted to."""
 
     coef_: Array
     intercept_: Array
@@ -203,11 +209,6 @@ class MultitaskModel(RepresentationLearner):
         "intercept_": np.ndarray,
         "labels_": np.ndarray,
     }
-
-    def _keep_weights(
-        self, labels: npt.NDArray[np.object_], weights: Array, intercepts: Array
-    ) -> None:
-        self.labels_, self.coef_, self.intercept_ = labels, weights, intercepts
 
     def predict(self, X: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Array:
         """Predict with the weights of the task that each row belongs to.
@@ -227,15 +228,15 @@ class MultitaskModel(RepresentationLearner):
         self._check_feature_names(X)
         if groups is None and len(self.labels_) > 1:
             raise ValueError(
-                f"groups must name the task of each row, one of the {len(self.labels_)} that "
-                f"{type(self).__name__} was fitted to, got None."
+                f"groups must name the task of each row, got None; {type(self).__name__} was "
+                f"fitted to {len(self.labels_)} tasks."
             )
         tasks = np.zeros(len(data), dtype=np.int64)
         if groups is not None:
             places = {label: t for t, label in enumerate(self.labels_)}
             if len(places) < len(self.labels_):
                 raise ValueError(
-                    f"groups must tell tasks apart, but {type(self).__name__} was fitted to tasks "
+                    f"predict needs distinct labels, but {type(self).__name__} was fitted to tasks "
                     "of the same label."
                 )
             codes, asked = group_codes(groups, len(data), "groups")
@@ -243,7 +244,7 @@ class MultitaskModel(RepresentationLearner):
                 if label not in places:
                     raise ValueError(
                         f"groups must name tasks that {type(self).__name__} was fitted to, got "
-                        f"{label!r}; adapt solves a new task."
+                        f"{label!r}; use adapt for a new task."
                     )
             tasks = np.array([places[label] for label in asked])[codes]
         with np.errstate(over="ignore", invalid="ignore"):

@@ -1,14 +1,17 @@
-"""BatchLTL and MTL: the best representation for a set of tasks, with a certificate."""
+"""BatchLTL and MTL: the best representation for a set of tasks."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from fastltl._solver import Iteration, Journal, Solution, minimise
+from fastltl._objective import Objective, TaskCollection
+from fastltl._solver import Iteration, Progress, Solution, minimise
 from fastltl._threads import one_blas_thread
 from fastltl._validation import (
     Array,
@@ -19,24 +22,24 @@ from fastltl._validation import (
     check_positive,
     check_threads,
 )
-from fastltl.base import MultitaskModel, RepresentationLearner, unchanged_on_failure
+from fastltl.base import MultitaskModel, RepresentationLearner, restore_on_failure
 
-#: Share of tol to aim for, so that whoever computes the gap anew finds it below tol too.
+#: Share of tol to aim for, so that a gap computed anew is below tol, too.
 SAFETY = 0.9
 
 
 class BatchLearner(RepresentationLearner):
-    """Learners that minimise a mean objective over tasks which they have all at once."""
+    """Minimise a mean objective over tasks that are all there at once."""
 
-    #: Whether the objective is that of multitask learning.
-    _penalised: ClassVar[bool]
+    #: Whether the objective is the regularized one, else the training error.
+    _regularized: ClassVar[bool]
 
     objective_: float
     gap_: float
     n_iter_: int
     history_: list[Iteration]
     _has_converged: bool
-    _broken_off_at: Array
+    _interrupted_at: Array
 
     _KEPT: ClassVar[dict[str, type]] = {
         "objective_": float,
@@ -65,17 +68,17 @@ class BatchLearner(RepresentationLearner):
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        tasks = self._task_set(X, y, groups)
-        journal = self._journal()
+        tasks = self._collection(X, y, groups)
+        progress = self._progress()
         try:
-            with unchanged_on_failure(self), one_blas_thread():
+            with restore_on_failure(self), one_blas_thread:
                 objective = self._objective(tasks, check_threads(self.n_threads))
-                start = self._start(tasks.n_features) if self.warm_start else None
+                start = self._warm_start(tasks.n_features) if self.warm_start else None
                 self._remember_features(tasks if y is None else X)
-                self._solve(tasks, objective, start, journal)
+                self._solve(tasks, objective, start, progress)
         except BaseException:
-            if self.warm_start and journal.latest is not None:
-                self._broken_off_at = journal.latest
+            if self.warm_start and progress.latest is not None:
+                self._interrupted_at = progress.latest
             raise
         if not self._has_converged:
             advice = "scale the features alike, or raise max_iter"
@@ -90,41 +93,42 @@ class BatchLearner(RepresentationLearner):
             )
         return self
 
-    def _journal(self) -> Journal:
-        return Journal(check_lam(self.lam), check_count(self.max_iter, "max_iter"))
+    def _progress(self) -> Progress:
+        return Progress(check_lam(self.lam), check_count(self.max_iter, "max_iter"))
 
-    def _start(self, d: int) -> Array | None:
-        """Where a warm start begins: where a fit was broken off, or where the latest ended."""
+    def _warm_start(self, d: int) -> Array | None:
+        """Return where an earlier fit was interrupted, or ended; None if there was none."""
         start: Array | None = self.__dict__.pop(
-            "_broken_off_at", self.__dict__.get("_representation")
+            "_interrupted_at", self.__dict__.get("_representation")
         )
         if start is not None and len(start) != d:
             raise ValueError(
-                f"X must have the {len(start)} features of the earlier fit that warm_start goes "
-                f"on from, got {d}."
+                f"X must have the {len(start)} features of the earlier fit that warm_start "
+                f"continues, got {d}."
             )
         return start
 
-    def _objective(self, tasks: Any, n_threads: int) -> Any:
-        """The objective over tasks, which serves any lam; all parameters are checked first."""
+    def _objective(self, tasks: TaskCollection, n_threads: int) -> Objective:
+        """Return the mean objective over tasks, for any lam, after checking all parameters."""
         check_lam(self.lam)
         check_positive(self.tol, "tol")
         check_count(self.max_iter, "max_iter")
         check_flag(self.warm_start, "warm_start")
         fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
-        return tasks.mean_objective(self._penalised, fit_intercept, n_threads)
+        return tasks.mean_objective(self._regularized, fit_intercept, n_threads)
 
-    def _solve(self, tasks: Any, objective: Any, start: Array | None, journal: Journal) -> None:
-        """Minimise the objective from a start, and keep what comes of it."""
-        solution = minimise(objective, start, SAFETY * self.tol, journal)
+    def _solve(
+        self, tasks: TaskCollection, objective: Objective, start: Array | None, progress: Progress
+    ) -> None:
+        """Minimise the objective from a start, and keep the solution."""
+        solution = minimise(objective, start, SAFETY * self.tol, progress)
         self._has_converged = solution.gap <= self.tol * solution.objective
         self._keep(solution, objective.target_unit)
         self._fit_tasks(tasks, objective)
-        objective.rest()
 
     def _keep(self, solution: Solution, unit: float) -> None:
-        """Keep what was found with targets in this unit."""
-        self.__dict__.pop("_broken_off_at", None)
+        """Keep a solution that was found with targets in this unit."""
+        self.__dict__.pop("_interrupted_at", None)
         self._representation = solution.D
         self.objective_ = check_computed(solution.objective * unit * unit)
         self.gap_ = solution.gap * unit * unit
@@ -134,12 +138,30 @@ class BatchLearner(RepresentationLearner):
             for objective, gap, seconds in solution.history
         ]
 
-    def _fit_tasks(self, tasks: Any, objective: Any) -> None:
-        """What there is to fit beside D."""
+    def _fit_tasks(self, tasks: TaskCollection, objective: Objective) -> None:
+        """Fit the tasks themselves, where that is more than D."""
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self.history_ = [Iteration(*one) for one in self.history_]
+
+
+def fit_path(
+    learner: BatchLearner, tasks: TaskCollection, lams: Sequence[float], n_threads: int
+) -> list[BatchLearner]:
+    """Fit a copy of the learner for each lam, from the largest to the smallest.
+
+    Each fit starts from the one before, unless that did not converge. The copies are in the order
+    of `lams`.
+    """
+    learners = [clone(learner).set_params(lam=lam) for lam in lams]
+    with one_blas_thread:
+        objective, start = learners[0]._objective(tasks, n_threads), None
+        for one in sorted(learners, key=lambda one: -one.lam):
+            one._remember_features(tasks)
+            one._solve(tasks, objective, start, one._progress())
+            start = one._representation if one._has_converged else None
+    return learners
 
 
 class BatchLTL(BatchLearner):
@@ -155,8 +177,8 @@ class BatchLTL(BatchLearner):
         Regularisation: the trace of D is at most 1 / lam. It has to be chosen, by the error on
         validation tasks; see `select_lam`.
     tol : float
-        The solver stops when the gap, by which the objective exceeds the optimum at the most, is
-        tol times the objective. Below about 1e-8 rounding errors stop it first.
+        The solver stops when `gap_` is at most tol times the objective. Below about 1e-8 rounding
+        errors stop it first.
     max_iter : int
         The most iterations.
     warm_start : bool
@@ -175,7 +197,7 @@ class BatchLTL(BatchLearner):
     objective_ : float
         Mean of L over the tasks, at `D_`.
     gap_ : float
-        What `objective_` exceeds the optimum by, at the most.
+        For a convex objective, at least what `objective_` exceeds the optimum by.
     n_iter_ : int
     history_ : list of (objective, gap, seconds)
         After each iteration, as named tuples; seconds since the start. Empty if the start was
@@ -184,9 +206,9 @@ class BatchLTL(BatchLearner):
 
     Notes
     -----
-    The gap takes the mean of L for convex, as the paper does. L is not convex everywhere, though
-    it takes a search to find where: see docs/reproduction.md. So the certificate is one among the D
-    around the one found, if not among all. (The objective of `MTL` is convex.)
+    The mean of L is not convex everywhere, as the paper claims: see docs/reproduction.md. So a
+    small gap says that D is nearly stationary, and that it is nearly optimal only where the mean
+    is convex. (The objective of `MTL` is convex.)
 
     Examples
     --------
@@ -199,7 +221,7 @@ class BatchLTL(BatchLearner):
     np.float64(10.0)
     """
 
-    _penalised = False
+    _regularized = False
 
 
 class MTL(MultitaskModel, BatchLearner):
@@ -224,7 +246,7 @@ class MTL(MultitaskModel, BatchLearner):
         Weights of each task.
     intercept_ : ndarray of shape (n_tasks,)
     labels_ : ndarray of shape (n_tasks,)
-        Names of the tasks, as `predict` knows them.
+        Names of the tasks, for `predict`.
     D_ : ndarray of shape (d, d)
         The learned representation, with which a new task can be solved; a copy.
     objective_, gap_, n_iter_, history_
@@ -242,8 +264,8 @@ class MTL(MultitaskModel, BatchLearner):
     (8,)
     """
 
-    _penalised = True
+    _regularized = True
 
-    def _fit_tasks(self, tasks: Any, objective: Any) -> None:
-        weights = objective.weights(self._representation)
-        self._keep_weights(tasks.labels, weights, objective.intercepts(weights))
+    def _fit_tasks(self, tasks: TaskCollection, objective: Objective) -> None:
+        self.labels_ = tasks.labels
+        self.coef_, self.intercept_ = objective.weights_and_intercepts(self._representation)

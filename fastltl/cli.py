@@ -115,7 +115,9 @@ def run_train(options: argparse.Namespace) -> int:
         print("Stopped before the first task: nothing was saved.", file=sys.stderr)
         return 128 + signals[0]
     skipped = f", skipped {training.n_skipped}" if training.n_skipped else ""
-    progress = ", ".join(f"{name} {value}" for name, value in training.learner.standing().items())
+    progress = ", ".join(
+        f"{name} {value}" for name, value in training.learner.progress_summary().items()
+    )
     print(f"Learned from {training.n_learned} tasks{skipped}; validation: {progress}.")
     print(f"Saved: {options.checkpoint}")
     if has_ended:
@@ -200,7 +202,7 @@ def run_info(options: argparse.Namespace) -> None:
     """Print versions, threads, BLAS and the cache of compiled kernels."""
     import numba
 
-    from fastltl import _kernels
+    from fastltl._kernels.online import learn_entropic
     from fastltl.experiments.results import PACKAGES, machine
 
     found = machine()
@@ -210,7 +212,7 @@ def run_info(options: argparse.Namespace) -> None:
     print(f"threads: {found['threads']} (set NUMBA_NUM_THREADS to change it)")
     for library in found["blas"]:
         print(f"BLAS: {library}")
-    stats = getattr(_kernels.learn_entropic, "stats", None)
+    stats = getattr(learn_entropic, "stats", None)
     cache = getattr(stats, "cache_path", None) or "no cache, compiled in every process"
     off = " (the JIT is off)" if numba.config.DISABLE_JIT else ""  # type: ignore[attr-defined]
     print(f"compiled kernels: {cache}{off}")

@@ -1,12 +1,12 @@
-"""What a representation does to one task: weights, loss, gradient; and how to project one."""
+"""The paper's mathematics, one function each: weights, loss, gradient and projection."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from fastltl import _kernels as kernels
-from fastltl._threads import steadily
+from fastltl._kernels import spectral, task
+from fastltl._threads import call_kernel
 from fastltl._validation import (
     Array,
     check_computed,
@@ -49,7 +49,7 @@ def ridge_weights(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array
     array([1., 0.])
     """
     D, X, y = _checked(D, X, y)
-    return check_computed(steadily(kernels.ridge_weights, *X.shape, D, X, y))
+    return check_computed(call_kernel(task.ridge_weights, max(X.shape), D, X, y))
 
 
 def task_loss(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
@@ -64,7 +64,7 @@ def task_loss(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
     0.25
     """
     D, X, y = _checked(D, X, y)
-    return float(check_computed(steadily(kernels.task_loss, *X.shape, D, X, y)))
+    return float(check_computed(call_kernel(task.task_loss, max(X.shape), D, X, y)))
 
 
 def task_gradient(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array:
@@ -79,7 +79,7 @@ def task_gradient(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array
     array([[-0.25]])
     """
     D, X, y = _checked(D, X, y)
-    return check_computed(steadily(kernels.task_gradient, *X.shape, D, X, y))
+    return check_computed(call_kernel(task.task_gradient, max(X.shape), D, X, y))
 
 
 def project(Q: npt.ArrayLike, radius: float) -> Array:
@@ -108,7 +108,7 @@ def project(Q: npt.ArrayLike, radius: float) -> Array:
     """
     Q = check_symmetric(Q, "Q")
     radius = check_positive(radius, "radius")
-    projected: Array = steadily(kernels.project, *Q.shape, Q, radius)
+    projected: Array = call_kernel(spectral.project, len(Q), Q, radius)
     if not np.isfinite(projected).all():
         raise ValueError("Q must not be so large that its eigenvalues overflow; scale it down.")
     return projected

@@ -1,4 +1,4 @@
-"""How well a representation serves tasks: train on one half of a task, measure on the other."""
+"""evaluate: fit one half of each task with a representation, and measure on the other half."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastltl import _kernels as kernels
+from fastltl._kernels import batch as kernels
 from fastltl._objective import ridge_paths
-from fastltl._threads import in_pieces
+from fastltl._threads import run_in_threads
 from fastltl._validation import (
     Array,
     as_floats,
@@ -21,12 +21,12 @@ from fastltl._validation import (
 )
 from fastltl.tasks import TaskSet
 
-#: Metrics by the number under which the kernel knows them. The first is an error.
+#: Metrics in the order of their numbers in the kernel. The first is an error.
 METRICS = ("mse", "explained_variance", "r2")
 
 
 def is_error(metric: str) -> bool:
-    """Whether a metric is better when it is smaller."""
+    """Return whether a metric is better when smaller."""
     return metric == "mse"
 
 
@@ -64,38 +64,15 @@ class HeldOut:
 
     def score(self, representations: Array) -> Array:
         """Scores of shape (representations, tasks)."""
-        cost = self.tasks.cost_of_dual(self.n_features)
-        return self._score_by(kernels.weights_of_tasks, cost, len(representations), representations)
-
-    def score_followed(self, factor: float, matrices: Array, duals: Array) -> Array:
-        """Scores of the representations factor * matrices, given X D X' of each task for each D.
-
-        Only lower triangles of the matrices are read, and upper ones of the duals.
-        """
-        return self._score_by(
-            kernels.weights_from_duals,
-            self.tasks.cost_of_factor,
-            len(matrices),
-            factor,
-            matrices,
-            duals,
-            self.tasks.corners,
-        )
-
-    def _score_by(self, kernel: Any, cost: float, n_representations: int, *leading: Any) -> Array:
-        """Scores with weights that a kernel computes, at a cost, from what is leading and tasks."""
-        tasks = self.tasks
-        weights = np.empty((n_representations, len(self), self.n_features))
-        in_pieces(
-            kernel,
-            n_representations * len(self),
+        k, d = len(representations), self.n_features
+        weights = np.empty((len(self), k, d))
+        run_in_threads(
+            kernels.weights_of_tasks,
+            len(self),
             self.n_threads,
-            cost,
-            *leading,
-            tasks.R,
-            tasks.z,
-            tasks.starts,
-            tasks.sizes,
+            2.0 * k * d * self.tasks.R.size,
+            representations,
+            self.tasks,
             weights,
         )
         return self.score_weights(weights)
@@ -105,13 +82,13 @@ class HeldOut:
         return self.score_weights(ridge_paths(self.tasks, lams, self.n_threads))
 
     def score_weights(self, weights: Array) -> Array:
-        """Scores of shape (k, tasks) of weights of shape (k, tasks, d)."""
+        """Scores of shape (k, tasks) of weights of shape (tasks, k, d)."""
         scores = np.empty(weights.shape[:2])
-        in_pieces(
+        run_in_threads(
             kernels.score_weights,
-            scores.size,
+            len(self),
             self.n_threads,
-            0.3 * self._X.size / len(self),
+            2.0 * weights.shape[1] * self._X.size,
             weights,
             self._X,
             self._y,
@@ -119,11 +96,11 @@ class HeldOut:
             METRICS.index(self.metric),
             scores,
         )
-        return check_computed(scores)
+        return check_computed(scores.T)
 
 
 def check_aligned(train: Any, test: Any) -> None:
-    """Both are TaskSets, of the same tasks in the same order."""
+    """Check that both are TaskSets of the same tasks in the same order."""
     for name, tasks in (("train", train), ("test", test)):
         if not isinstance(tasks, TaskSet):
             raise TypeError(f"{name} must be a TaskSet, got {type(tasks).__name__}.")
@@ -162,8 +139,8 @@ def evaluate(
         As scikit-learn defines them, of each task on its own, as fractions. Targets that do not
         vary, as those of a single sample, give 1 if they are predicted exactly and else 0.
     fit_intercept : bool
-        Whether to centre the training half of each task and fit an intercept. To be the same as
-        when D was learned.
+        Whether to centre the training half of each task and fit an intercept; use the value with
+        which D was learned.
 
     Returns
     -------
@@ -186,10 +163,10 @@ def evaluate(
 def relative_improvement(
     scores: npt.ArrayLike, baseline: npt.ArrayLike, metric: str = "mse"
 ) -> float:
-    """By how many percent the mean of scores is better than that of a baseline.
+    """Compute by how many percent the mean of scores is better than that of a baseline.
 
-    100 (mean(baseline) - mean(scores)) / |mean(baseline)| for an error, its negative for a metric
-    of which more is better.
+    100 (mean(baseline) - mean(scores)) / |mean(baseline)| for an error, and its negative for a
+    metric that is better when larger.
 
     Parameters
     ----------
@@ -217,7 +194,7 @@ def relative_improvement(
         )
     ours, theirs = _mean(scores, "scores"), _mean(baseline, "baseline")
     if theirs == 0.0:
-        raise ValueError("baseline must have a mean other than zero to be improved on, got 0.")
+        raise ValueError("baseline must have a mean other than zero, got 0.")
     gain = theirs - ours if is_error(metric) else ours - theirs
     percent = 100.0 * gain / abs(theirs)
     if not np.isfinite(percent):

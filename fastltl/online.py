@@ -1,7 +1,8 @@
-"""OnlineLTL: learn a representation from tasks that come one after another and are not kept."""
+"""OnlineLTL: learn a representation from tasks that arrive one after another and are not kept."""
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -12,8 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import NotFittedError
 
-from fastltl import _kernels as kernels
-from fastltl._threads import held_at_fork, may_thread, one_blas_thread, steadily
+from fastltl import bounds
+from fastltl._kernels import online as kernels
+from fastltl._kernels.online import OnlineState
+from fastltl._kernels.task import centre
+from fastltl._objective import TaskSource
+from fastltl._online_run import OnlineRun, new_state
+from fastltl._threads import call_kernel, one_blas_thread
 from fastltl._validation import (
     Array,
     check_choice,
@@ -23,33 +29,27 @@ from fastltl._validation import (
     check_matrix,
     check_positive,
     check_target,
-    is_ready_task,
-    writable,
 )
-from fastltl.base import RepresentationLearner, unchanged_on_failure
-from fastltl.io.storage import Checkpoint
-from fastltl.runs import RUNS, Run
+from fastltl.base import RepresentationLearner, restore_on_failure
+from fastltl.io.checkpoints import Checkpoint
 from fastltl.tasks import check_task
 
 AVERAGINGS = ("uniform", "last")
+GEOMETRIES = ("euclidean", "entropic")
 
-#: Held while a learner takes its first task, so that of two threads one is first.
-_beginning = threading.RLock()
-held_at_fork(lambda: [_beginning])
+#: Held while a learner takes its first task, so that only one thread creates its run.
+_first_task = threading.RLock()
 
 
 class OnlineLearner(RepresentationLearner):
-    """What learners that take tasks one by one share: `fit`, and a `partial_fit` that is whole
-    or not at all.
-    """
+    """Learn from tasks one by one: `fit` is a loop of `partial_fit`, which takes a task whole."""
 
-    #: Parameters that a run cannot change on the way.
+    #: Parameters that cannot change between tasks.
     _SETTINGS: ClassVar[tuple[str, ...]]
 
-    #: What belongs to a run, and goes with it.
+    #: Attributes of the fitted state.
     _RUN_STATE: ClassVar[tuple[str, ...]] = (
         "_run",
-        "_run_settings",
         "n_features_in_",
         "feature_names_in_",
         "_warns_of_arrays",
@@ -58,17 +58,16 @@ class OnlineLearner(RepresentationLearner):
     geometry: str
     step: str | float
     averaging: str
-    _run: Run
-    _run_settings: tuple[Any, ...]
+    _run: OnlineRun
 
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
         tasks = self._tasks(X, y, groups)
-        self._new_run(1)  # so that a bad parameter is not taken for a bad first task
+        self._new_state(1)  # a bad parameter is reported as such, not as a bad first task
         fresh = type(self)(**self.get_params(deep=False))
-        with one_blas_thread():
-            for i, task in enumerate(fresh._watched(tasks)):
+        with one_blas_thread:
+            for i, task in enumerate(fresh._with_progress(tasks)):
                 try:
                     fresh.partial_fit(*task)
                 except (TypeError, ValueError) as error:
@@ -78,20 +77,20 @@ class OnlineLearner(RepresentationLearner):
                     raise type(error)(f"task {i}: {error}") from error
         if "_run" not in fresh.__dict__:
             raise ValueError("X must hold at least one task (X, y), got none.")
-        if y is not None or self._names_features(X):
+        if y is not None or isinstance(X, TaskSource):
             fresh._remember_features(X)
-        self._take_over(fresh)
+        self._replace_state(fresh)
         return self
 
-    def _take_over(self, other: Self) -> None:
-        """Forget what was learned, and know what another knows, whose parameters are the same."""
-        learned = {name: other.__dict__[name] for name in self._RUN_STATE if name in other.__dict__}
-        self.__dict__.update(learned)
-        for name in self.__dict__.keys() & set(self._RUN_STATE) - learned.keys():
+    def _replace_state(self, other: Self) -> None:
+        """Replace the fitted state with `other`'s."""
+        fitted = {name: other.__dict__[name] for name in self._RUN_STATE if name in other.__dict__}
+        self.__dict__.update(fitted)
+        for name in self.__dict__.keys() & set(self._RUN_STATE) - fitted.keys():
             del self.__dict__[name]
 
     def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Learn from one task, and forget it.
+        """Learn from one task, and forget it. A task that is refused changes nothing.
 
         Parameters
         ----------
@@ -102,121 +101,122 @@ class OnlineLearner(RepresentationLearner):
         -------
         self
         """
-        if self._learn_at_once(X, y):
+        data, target = self._check_task(X, y)
+        run = self.__dict__.get("_run")
+        if run is not None:
+            self._step(run, data, target)
             return self
-        if not self._learn_first(X, y):
-            self._check_settings()
-            data, target = self._checked_task(X, y, self._run.n_features)
-            self._check_feature_names(X)
-            self._learn(self._run, data, target)
-        self._after_task()
-        return self
+        with _first_task, restore_on_failure(self):
+            if "_run" not in self.__dict__:
+                run = self._new_run(data.shape[1])
+                self._step(run, data, target)
+                self._continue_run(run, X)
+                return self
+        return self.partial_fit(X, y)  # another thread took the first task
 
-    def _learn_first(self, X: npt.ArrayLike, y: npt.ArrayLike) -> bool:
-        """Begin a run with a task, unless there is one."""
-        if "_run" in self.__dict__:
-            return False
-        with _beginning:
-            if "_run" in self.__dict__:
-                return False
-            with unchanged_on_failure(self):
-                data, target = self._checked_task(X, y)
-                run = self._begin(data.shape[1])
-                self._learn(run, data, target)
-                self._remember_features(X)
-                self._run_settings = self._settings()
-                self._run = run
-        return True
+    def _step(self, run: OnlineRun, X: Array, y: Array) -> None:
+        """Take one step of a run, or raise an error that names what is wrong with the task."""
+        with run.lock:
+            if not self._learn(run, X, y):
+                raise _refusal(X, y)
 
-    def _check_settings(self) -> None:
-        """The parameters are those that the run began with."""
-        if not _differ(self._settings(), self._run_settings):
-            return
-        changed = [
-            f"{name}={now!r} after {name}={then!r}"
-            for name, then, now in zip(
-                self._SETTINGS, self._run_settings, self._settings(), strict=True
-            )
-            if _differ(now, then)
-        ]
-        raise ValueError(
-            "parameters must stay as they were at the first task, got "
-            f"{', '.join(changed)}; fit starts over."
-        )
+    def _continue_run(self, run: OnlineRun, X: Any) -> None:
+        """Learn from here on with a run, of the features of X."""
+        self._remember_features(X)
+        self._run = run
 
-    def _learn_at_once(self, X: Any, y: Any) -> bool:
-        """Learn from a task that needs no preparation, if there is a short way to."""
-        return False
+    def _check_task(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """Return the task as arrays that kernels take, or raise an error that names the fault.
 
-    def _checked_task(self, X: Any, y: Any, n_features: int | None = None) -> tuple[Array, Array]:
-        """A task as kernels take it, or an error that says what is wrong with it.
-
-        In one that is taken as it is there may be values that are not finite, which `_learn` finds,
-        unless it would have to centre them.
+        Numbers that are not finite are left to the kernel, which refuses them at no cost.
         """
-        is_matrix = isinstance(X, np.ndarray) and X.ndim == 2 and self.fit_intercept is False
-        if is_matrix and is_ready_task(X, y, n_features or X.shape[1]):
-            return X, y
+        run = self.__dict__.get("_run")
+        if run is not None:
+            self._check_settings(run)
+            self._check_feature_names(X)
+        n_features = None if run is None else run.n_features
+        if _is_task(X, y) and X.shape[1] == (n_features or X.shape[1]):
+            # Kernels are compiled for writable arrays, which those of a TaskSet are not.
+            return np.require(X, requirements=["C", "W"]), np.require(y, requirements=["C", "W"])
         owner = type(self).__name__
         data = check_matrix(X, n_features, owner=owner)
         return data, check_target(y, len(data), owner=owner)
 
-    def _learn(self, run: Run, X: Array, y: Array) -> None:
-        """Learn from one task, which may still be too large to."""
-        task = kernels.centre(X, y)[:2] if self.fit_intercept else (X, y)
-        if not self._take(run, *task):
-            check_finite(X, "X")
-            check_finite(y, "y")
-            raise ValueError(
-                "X and y must not be so large, or so small, for this lam and step that results "
-                f"overflow or lose all their digits, got values up to {np.abs(X).max():.3g} in X "
-                f"and {np.abs(y).max():.3g} in y."
-            )
+    def _check_settings(self, run: OnlineRun) -> None:
+        """Check that no parameter has changed since the first task."""
+        settings = self._settings()
+        if not _differ(settings, run.settings):
+            return
+        changed = [
+            f"{name}={now!r} after {name}={then!r}"
+            for name, then, now in zip(self._SETTINGS, run.settings, settings, strict=True)
+            if _differ(now, then)
+        ]
+        raise ValueError(
+            "parameters must stay as they were at the first task, got "
+            f"{', '.join(changed)}; use fit to start over."
+        )
 
-    def _take(self, run: Run, X: Array, y: Array) -> bool:
-        """Give a checked task to the run, which may refuse it."""
-        return steadily(run.learn, *X.shape, X, y)
+    def _learn(self, run: OnlineRun, X: Array, y: Array) -> bool:
+        """Take one step with the task; False if it is refused."""
+        if self.fit_intercept:
+            X, y, _, _ = centre(X, y)
+        kernel = kernels.learn_entropic if run.is_entropic else kernels.learn_euclidean
+        return bool(call_kernel(kernel, max(X.shape), run.state, X, y))
 
-    def _after_task(self) -> None:
-        """What is to be done when a task has been learned from."""
-
-    def _watched(self, tasks: Iterable[Any]) -> Iterable[Any]:
-        """The tasks of `fit`, while somebody may be looking on."""
+    def _with_progress(self, tasks: Iterable[Any]) -> Iterable[Any]:
+        """Iterate over the tasks of `fit`."""
         return tasks
 
     @abstractmethod
-    def _new_run(self, d: int) -> Run:
-        """A run at D^(1), with the parameters as they are now."""
+    def _new_state(self, d: int) -> OnlineState:
+        """Return the state before the first task, after checking the parameters."""
 
-    def _begin(self, d: int) -> Run:
-        """Make ready for a first task of d features."""
-        return self._new_run(d)
+    def _new_run(self, d: int) -> OnlineRun:
+        """Return a run before its first task, of d features."""
+        return OnlineRun(self._new_state(d), self._settings())
 
-    def _new_run_of(
+    def _state_of(
         self, d: int, radii: Sequence[float], step_scales: Sequence[float] | None
-    ) -> Run:
-        """A run of candidates with these radii and step scales, and the other parameters."""
+    ) -> OnlineState:
+        """Return the state before the first task for these radii and step scales."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_choice(self.averaging, "averaging", AVERAGINGS)
-        geometry = check_choice(self.geometry, "geometry", tuple(RUNS))
-        return RUNS[geometry](d, radii, self.step, step_scales)
+        entropic = check_choice(self.geometry, "geometry", GEOMETRIES) == "entropic"
+        adaptive = isinstance(self.step, str) and self.step == "adaptive"
+        if entropic and not adaptive:
+            raise ValueError(
+                f"step must be 'adaptive' with geometry='entropic', got {self.step!r}."
+            )
+        if step_scales is not None and not adaptive:
+            raise ValueError(
+                f"step_scale goes with step='adaptive' only, got step={self.step!r} and "
+                f"step_scale={step_scales[0]}."
+            )
+        if adaptive:
+            scales = step_scales or [2.0 if entropic else 1.0] * len(radii)
+            units = [math.sqrt(math.log(d + 1))] * len(radii) if entropic else radii
+            scales = [scale * unit for scale, unit in zip(scales, units, strict=True)]
+        elif isinstance(self.step, str) and self.step == "theory":
+            scales = [radius / math.sqrt(2.0) for radius in radii]
+        else:
+            wanted = "'adaptive', 'theory' or a positive finite number"
+            scales = [check_positive(self.step, "step", wanted)] * len(radii)
+        return new_state(d, radii, scales, adaptive, entropic)
 
-    @abstractmethod
     def _settings(self) -> tuple[Any, ...]:
-        """Values of the parameters in `_SETTINGS`."""
+        """Return the values of the parameters in `_SETTINGS`."""
+        return tuple(getattr(self, name) for name in self._SETTINGS)
 
     def __copy__(self) -> Self:
-        """A copy learns on its own: the arrays of the run are updated in place."""
-        return deepcopy(self)
+        return deepcopy(self)  # kernels update the arrays of the run in place
 
     def __getstate__(self) -> Any:
-        """All attributes, with copies of those that another thread may be about to change."""
         run = self.__dict__.get("_run")
         if run is None:
             return super().__getstate__()
         with run.lock:
-            changing = [name for name in ("_run", "_duals") if name in self.__dict__]
-            return super().__getstate__() | {name: copy(self.__dict__[name]) for name in changing}
+            return super().__getstate__() | {"_run": copy(run)}
 
     def _checkpoint(self, position: dict[str, Any]) -> Checkpoint:
         run = self.__dict__.get("_run")
@@ -229,25 +229,23 @@ class OnlineLearner(RepresentationLearner):
         run = self.__dict__.get("_run")
         if run is None:
             return None
-        self._check_settings()
+        self._check_settings(run)
         with run.lock:
             return {**(super()._state() or {}), "run": run.checkpoint()}
 
     def _restore(self, state: dict[str, Any]) -> None:
+        state = dict(state)
         saved = state.pop("run")
-        run = self._begin(saved["rows"].shape[2])
-        run.restore(saved)
         super()._restore(state)
-        if self.n_features_in_ != run.n_features:
-            raise ValueError(f"it has {self.n_features_in_} features, not {run.n_features}")
-        self._run_settings = self._settings()
+        run = self._new_run(self.n_features_in_)
+        run.restore(saved)
         self._run = run
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_run" in self.__dict__
 
-    def _fitted_run(self) -> Run:
-        run: Run | None = self.__dict__.get("_run")
+    def _fitted_run(self) -> OnlineRun:
+        run: OnlineRun | None = self.__dict__.get("_run")
         if run is None:
             raise NotFittedError(
                 f"This {type(self).__name__} instance has not seen a task yet: call fit or "
@@ -256,7 +254,6 @@ class OnlineLearner(RepresentationLearner):
         return run
 
     def _representations(self) -> Array:
-        """What each candidate has learned, in an array of its own."""
         averaging = check_choice(self.averaging, "averaging", AVERAGINGS)
         return self._fitted_run().representations(averaging)
 
@@ -266,11 +263,36 @@ class OnlineLearner(RepresentationLearner):
         return self._fitted_run().n_tasks
 
 
+def _is_task(X: Any, y: Any) -> bool:
+    """Return whether X and y are float64 arrays of fitting shapes; values may not be finite."""
+    return (
+        type(X) is type(y) is np.ndarray
+        and X.dtype == y.dtype == np.float64
+        and X.ndim == 2
+        and y.shape == X.shape[:1]
+        and X.size > 0
+    )
+
+
+def _refusal(X: Array, y: Array) -> ValueError:
+    """Return the error for a task that a kernel refused."""
+    try:
+        check_finite(X, "X")
+        check_finite(y, "y")
+    except ValueError as error:
+        return error
+    return ValueError(
+        "X and y must not be so large, or so small, for this lam and step that results overflow "
+        f"or lose all their digits, got values up to {np.abs(X).max():.3g} in X and "
+        f"{np.abs(y).max():.3g} in y."
+    )
+
+
 def _differ(now: Any, then: Any) -> bool:
-    """Whether parameters have changed, or cannot be told from changed ones."""
+    """Return whether a parameter has changed, or cannot be compared."""
     try:
         return now is not then and bool(now != then)
-    except (TypeError, ValueError):  # of an array, say, which equals no number
+    except (TypeError, ValueError):  # an array, say, compared with a number
         return True
 
 
@@ -320,9 +342,9 @@ class OnlineLTL(OnlineLearner):
     cumulative_loss_ : float
         Sum of L_t(D^(t)).
     regret_bound_ : float
-        What the mean of L_t(D^(t)) exceeds that of the best fixed D by, at the most. Computed
-        from the gradients seen, with no assumption on the data but that the L_t are convex there,
-        which the paper proves of all, though it is so of nearly all: see docs/reproduction.md.
+        Bound on what the mean of L_t(D^(t)) exceeds that of the best fixed D by, computed from
+        the gradients seen. It holds where the L_t are convex, which the paper claims but which is
+        not so everywhere: see docs/reproduction.md.
     n_features_in_ : int
 
     Examples
@@ -355,34 +377,10 @@ class OnlineLTL(OnlineLearner):
         self.averaging = averaging
         self.fit_intercept = fit_intercept
 
-    def _learn_at_once(self, X: Any, y: Any) -> bool:
-        """The express lane: a task as kernels want it, in the midst of a run.
-
-        A task that the kernel refuses has changed nothing, and meets its error in the other lane.
-        """
-        run: Run | None = self.__dict__.get("_run")
-        if run is None or _differ(self._settings(), self._run_settings):
-            return False
-        if self.fit_intercept or self._warns_of_arrays:
-            return False
-        d = run.n_features
-        if not is_ready_task(X, y, d):
-            X, y = writable(X), writable(y)
-            if not is_ready_task(X, y, d):
-                return False
-        if may_thread(y.size, d):
-            with one_blas_thread():
-                return run.learn(X, y)
-        return run.learn(X, y)
-
-    def _new_run(self, d: int) -> Run:
-        radius, scale = check_lam(self.lam), self.step_scale
-        return self._new_run_of(
-            d, [radius], None if scale is None else [check_positive(scale, "step_scale")]
-        )
-
-    def _settings(self) -> tuple[Any, ...]:
-        return self.lam, self.geometry, self.step, self.step_scale, self.fit_intercept
+    def _new_state(self, d: int) -> OnlineState:
+        scale = self.step_scale
+        scales = None if scale is None else [check_positive(scale, "step_scale")]
+        return self._state_of(d, [check_lam(self.lam)], scales)
 
     @property
     def D_(self) -> Array:
@@ -393,20 +391,35 @@ class OnlineLTL(OnlineLearner):
     @property
     def iterate_(self) -> Array:
         """D^(T+1), chosen for the next task; a copy."""
-        return self._fitted_run().iterate(0)
+        iterate: Array = self._fitted_run().representations("last")[0]
+        return iterate
 
     @property
     def cumulative_loss_(self) -> float:
-        """Sum over tasks of L_t(D^(t)), the training error with what was known before the task."""
-        return float(self._fitted_run().records[0]["loss"])
+        """Sum over tasks of L_t(D^(t)), the training error with D chosen before the task."""
+        return float(self._fitted_run().state.records[0]["loss"])
 
     @property
     def regret_bound_(self) -> float:
-        """What cumulative_loss_ / T exceeds the loss of the best fixed D by, at the most."""
+        """Bound on what cumulative_loss_ / T exceeds the loss of the best fixed D by."""
         run = self._fitted_run()
         if run.is_merged:
             raise AttributeError(
-                "there is a regret_bound_ only if tasks came one after another, not side by side."
+                "regret_bound_ needs tasks that came one after another, not side by side."
             )
         with run.lock:
-            return run.regret_bound(0)
+            record = run.state.records[0].copy()
+        if record["step"] == 0.0:  # every gradient was zero, so every iterate was optimal
+            return 0.0
+        if not record["entropic"]:
+            return bounds.gradient_descent_regret(
+                record["radius"], record["step"], record["step_cost"], record["n_tasks"]
+            )
+        return bounds.entropic_regret(
+            record["radius"],
+            record["norm"],
+            record["largest"],
+            record["n_tasks"],
+            run.n_features,
+            2.0 if self.step_scale is None else self.step_scale,
+        )

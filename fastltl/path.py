@@ -1,4 +1,4 @@
-"""OnlineLTLPath: all candidates learn from a stream of tasks at once, and the best is known."""
+"""OnlineLTLPath: learn from tasks with many values of lam at once, and know the best."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from fastltl._threads import uninterrupted
+from fastltl._kernels import online as kernels
+from fastltl._kernels.online import OnlineState
+from fastltl._kernels.task import centre
+from fastltl._online_run import OnlineRun
+from fastltl._threads import delayed_interrupt, run_in_threads
 from fastltl._validation import (
     Array,
     as_floats,
@@ -23,20 +27,15 @@ from fastltl._validation import (
 )
 from fastltl.metrics import METRICS, HeldOut
 from fastltl.online import AVERAGINGS, OnlineLearner
-from fastltl.runs import FollowedDuals, Run
 from fastltl.selection import LAMS, Halves, best_candidate, check_validation, warn_of_edge
-
-#: Bytes that a path may take to follow X D X' of its validation tasks.
-MOST_FOLLOWED = 2**27
 
 
 class OnlineLTLPath(OnlineLearner):
-    """`OnlineLTL` for many values of lam at once; validation tasks say which is best.
+    """Learn as `OnlineLTL` does with many values of lam at once; validation tasks choose one.
 
-    Every candidate learns from each task as it comes, in parallel, and none keeps it; the
-    candidates have the bits of as many separate `OnlineLTL`. A candidate is scored by fitting the
-    training half of every validation task with its representation and measuring on the test
-    half.
+    Every candidate learns from each task as it comes, in parallel, and none keeps it; the results
+    have the bits of separate `OnlineLTL` learners. A candidate is scored by fitting the training
+    half of every validation task with its representation and measuring on the test half.
 
     Parameters
     ----------
@@ -52,8 +51,8 @@ class OnlineLTLPath(OnlineLearner):
     step_scale : float or sequence of float, optional
         As in `OnlineLTL`. With a sequence all pairs of a lam and a step scale are candidates.
     score_every : int, optional
-        Score the candidates after every so many tasks. By default they are scored when
-        `scores_`, or something that depends on it, is read; until then it costs nothing.
+        Score the candidates after every so many tasks. By default they are scored only when
+        `scores_`, or an attribute that depends on it, is read.
     progress : bool
         Whether `fit` shows a progress bar.
     n_threads : int, optional
@@ -66,8 +65,8 @@ class OnlineLTLPath(OnlineLearner):
     scores_ : ndarray of shape (n_lams,) or (n_lams, n_step_scales)
         Mean over the validation tasks, after the latest task.
     best_lam_ : float
-        That of the best score, the largest of them if several are best. One at the edge of the
-        candidates warns, once.
+        The lam of the best score; the largest, if several have it. Warns once if it is at the
+        edge of the candidates.
     best_step_scale_ : float
         With a sequence of step scales only.
     D_ : ndarray of shape (d, d)
@@ -100,7 +99,6 @@ class OnlineLTLPath(OnlineLearner):
         *OnlineLearner._RUN_STATE,
         "_grid",
         "_candidates",
-        "_duals",
         "_held_out",
         "_has_warned",
         "_scores",
@@ -111,8 +109,7 @@ class OnlineLTLPath(OnlineLearner):
 
     _grid: tuple[Array, Array | None]
     _candidates: Array
-    _duals: FollowedDuals
-    _held_out: HeldOut
+    _held_out: HeldOut | None
     _has_warned: bool
     _scores: Array
     _scored_at: tuple[int, str]
@@ -144,15 +141,21 @@ class OnlineLTLPath(OnlineLearner):
         self.n_threads = n_threads
 
     def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """As that of `OnlineLTL`, with every candidate; a Ctrl-C waits until all have learned."""
-        with uninterrupted():
-            return super().partial_fit(X, y)
+        """Learn from one task with every candidate, and forget it.
 
-    def _new_run(self, d: int) -> Run:
+        A Ctrl-C waits until all candidates have learned from it.
+        """
+        with delayed_interrupt():
+            super().partial_fit(X, y)
+            if self.score_every is not None and self.n_tasks_seen_ % self.score_every == 0:
+                self._score()
+        return self
+
+    def _new_state(self, d: int) -> OnlineState:
         lams, scales = self._lams(), self._step_scales()
         check_flag(self.progress, "progress")
         check_choice(self.metric, "metric", METRICS)
-        self._check_now()
+        self._check_changeable()
         if self.validation is not None:
             check_validation(self.validation)
         elif self.score_every is not None:
@@ -162,45 +165,42 @@ class OnlineLTLPath(OnlineLearner):
             )
         radii = (1.0 / lams).tolist()
         if scales is None:
-            return self._new_run_of(d, radii, None)
-        return self._new_run_of(d, *zip(*product(radii, scales.tolist()), strict=True))
+            return self._state_of(d, radii, None)
+        return self._state_of(d, *zip(*product(radii, scales.tolist()), strict=True))
 
-    def _check_now(self) -> None:
-        """Check the parameters that may change from task to task."""
+    def _check_changeable(self) -> None:
+        """Check the parameters that may change between tasks."""
         check_threads(self.n_threads)
         check_choice(self.averaging, "averaging", AVERAGINGS)
         if self.score_every is not None:
             check_count(self.score_every, "score_every")
 
-    def _begin(self, d: int) -> Run:
-        run, lams = self._new_run(d), self._lams()
+    def _new_run(self, d: int) -> OnlineRun:
+        run, lams = super()._new_run(d), self._lams()
+        held_out = None
+        if self.validation is not None:
+            train, test = check_validation(self.validation)
+            if train.n_features != d:
+                raise ValueError(
+                    f"X has {d} features, but the tasks of validation have {train.n_features}."
+                )
+            n_threads = check_threads(self.n_threads)
+            held_out = HeldOut(train, test, self.metric, self.fit_intercept, n_threads)
+        self._held_out = held_out
         self._grid = lams, self._step_scales() if self._has_step_scales() else None
         self._candidates = np.repeat(lams, run.n_candidates // len(lams))
         self._has_warned = False
-        if self.validation is None:
-            return run
-        train, test = check_validation(self.validation)
-        if train.n_features != d:
-            raise ValueError(
-                f"X has {d} features, but the tasks of validation have {train.n_features}."
-            )
-        n_threads = check_threads(self.n_threads)
-        self._held_out = HeldOut(train, test, self.metric, self.fit_intercept, n_threads)
-        tasks = self._held_out.tasks
-        bytes_followed = 16 * run.n_candidates * tasks.corners[-1]
-        if self.score_every == 1 and run.steps_by_rank_two and bytes_followed <= MOST_FOLLOWED:
-            self._duals = FollowedDuals(run, tasks, n_threads)
         return run
 
     def _lams(self) -> Array:
         return check_lams(LAMS if self.lams is None else self.lams)
 
     def _has_step_scales(self) -> bool:
-        """Whether step_scale is a sequence."""
+        """Return whether step_scale is a sequence."""
         return self.step_scale is not None and not np.isscalar(self.step_scale)
 
     def _step_scales(self) -> Array | None:
-        """The step scales of the candidates, None for the default one."""
+        """Return the step scales of the candidates; None for the default."""
         if self.step_scale is None:
             return None
         if not self._has_step_scales():
@@ -230,19 +230,30 @@ class OnlineLTLPath(OnlineLearner):
             self.fit_intercept,
         )
 
-    def _take(self, run: Run, X: Array, y: Array) -> bool:
-        self._check_now()
-        with run.lock:
-            is_taken = run.learn_in_threads(X, y, check_threads(self.n_threads))
-            if is_taken and "_duals" in self.__dict__:
-                self._duals.follow(run)
-        return is_taken
+    def _learn(self, run: OnlineRun, X: Array, y: Array) -> bool:
+        self._check_changeable()
+        if self.fit_intercept:
+            X, y, _, _ = centre(X, y)
+        n, d, k = len(X), run.n_features, run.n_candidates
+        step = kernels.step_entropic if run.is_entropic else kernels.step_euclidean
+        n_threads = check_threads(self.n_threads)
+        gradients = np.empty(k), np.empty((k, d)), np.empty((k, d))
+        accepted = run_in_threads(
+            kernels.evaluate_candidates,
+            k,
+            n_threads,
+            2.0 * k * n * d * (n + d),
+            run.state,
+            X,
+            y,
+            *gradients,
+        )
+        if not all(accepted):
+            return False
+        run_in_threads(step, k, n_threads, 20.0 * k * d * d, run.state, *gradients)
+        return True
 
-    def _after_task(self) -> None:
-        if self.score_every is not None and self.n_tasks_seen_ % self.score_every == 0:
-            self._score()
-
-    def _watched(self, tasks: Iterable[Any]) -> Iterable[Any]:
+    def _with_progress(self, tasks: Iterable[Any]) -> Iterable[Any]:
         if not self.progress:
             yield from tasks
             return
@@ -250,56 +261,43 @@ class OnlineLTLPath(OnlineLearner):
             for task in bar:
                 yield task
                 if self._is_scored():
-                    bar.set_postfix(self.standing(), refresh=False)
+                    bar.set_postfix(self.progress_summary(), refresh=False)
 
-    def standing(self) -> dict[str, str]:
-        """The lam of the best score, and the score, to be shown; no edge is warned of."""
+    def progress_summary(self) -> dict[str, str]:
+        """Return the best lam and its score as text, without a warning of the edge."""
         best = self._best()
         return {"lam": f"{self._candidates[best]:.1e}", self.metric: f"{self._score()[best]:.3g}"}
 
-    def _state(self) -> dict[str, Any] | None:
-        if "_duals" not in self.__dict__:
-            return super()._state()
-        with self._run.lock:
-            return {**(super()._state() or {}), "duals": self._duals.checkpoint()}
-
     def _restore(self, state: dict[str, Any]) -> None:
-        duals = state.pop("duals", None)
-        super()._restore(state)
-        self.__dict__.pop("_duals", None)
-        if duals is not None:
-            self._duals = FollowedDuals(self._run, self._held_out.tasks, self._held_out.n_threads)
-            self._duals.restore(duals)
+        # Format 1 has "duals" where scores were kept up to date from task to task.
+        super()._restore({name: value for name, value in state.items() if name != "duals"})
 
     def _is_scored(self) -> bool:
-        """Whether scores are known for what the candidates are now."""
+        """Return whether the scores are those after the latest task."""
         return self.__dict__.get("_scored_at") == (self.n_tasks_seen_, self.averaging)
 
     def _score(self) -> Array:
-        """Mean score of each candidate after the latest task, computed once."""
+        """Return the mean score of each candidate after the latest task, computed once."""
         self._fitted_run()
-        if "_held_out" not in self.__dict__:
+        held_out = self._held_out
+        if held_out is None:
             raise ValueError(
                 "validation must be a pair (train, test) of TaskSets from the first task on for "
                 "candidates to be scored and the best chosen, got None then."
             )
         with self._run.lock:
             if not self._is_scored():
-                self._held_out.n_threads = check_threads(self.n_threads)
-                if "_duals" in self.__dict__:
-                    scores = self._duals.score(self._run, self.averaging, self._held_out)
-                else:
-                    scores = self._held_out.score(self._representations())
-                self._scores = scores.mean(axis=1)
+                held_out.n_threads = check_threads(self.n_threads)
+                self._scores = held_out.score(self._representations()).mean(axis=1)
                 self._scored_at = self.n_tasks_seen_, self.averaging
             return self._scores
 
     def _best(self) -> int:
-        """The place of the best candidate."""
+        """Return the index of the best candidate."""
         self._fitted_run()
         if len(self._candidates) == 1:
             return 0
-        return best_candidate(self._score(), self._candidates, self._held_out.metric)
+        return best_candidate(self._score(), self._candidates, self._run.settings[2])
 
     def _best_with_warning(self) -> int:
         best = self._best()
@@ -308,7 +306,7 @@ class OnlineLTLPath(OnlineLearner):
         return best
 
     def _by_lam(self, values: Array) -> Array:
-        """Values of the candidates with an axis for lams and, if there are several, step scales."""
+        """Give values of the candidates an axis for lams and, if several, one for step scales."""
         lams, scales = self._grid
         if scales is None:
             return values
@@ -337,7 +335,7 @@ class OnlineLTLPath(OnlineLearner):
         self._fitted_run()
         scales = self._grid[1]
         if scales is None:
-            raise AttributeError("there is a best_step_scale_ only if step_scale is a sequence.")
+            raise AttributeError("best_step_scale_ needs a step_scale that is a sequence.")
         return float(scales[self._best_with_warning() % len(scales)])
 
     @property

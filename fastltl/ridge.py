@@ -1,26 +1,30 @@
-"""RepresentationRidge: ridge regression on one task, shaped by a representation."""
+"""Ridge regression on one task shaped by a representation, and on each task alone."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fastltl import _kernels as kernels
-from fastltl._threads import steadily
+from fastltl._kernels.task import centre, ridge_weights
+from fastltl._objective import ridge_paths
+from fastltl._threads import call_kernel, one_blas_thread
 from fastltl._validation import (
     Array,
     check_computed,
     check_flag,
     check_lam,
+    check_lams,
     check_matrix,
     check_representation,
     check_target,
 )
-from fastltl.io.storage import Savable
+from fastltl.base import MultitaskModel, restore_on_failure
+from fastltl.io.checkpoints import Savable
+from fastltl.tasks import TaskSet
 
 
 class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -89,12 +93,12 @@ class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: igno
         d = data.shape[1]
         D = np.eye(d) * check_lam(self.lam) if self.D is None else check_representation(self.D, d)
         if self.fit_intercept:
-            data, target, x_mean, y_mean = kernels.centre(data, target)
-        weights = check_computed(steadily(kernels.ridge_weights, *data.shape, D, data, target))
+            data, target, x_mean, y_mean = centre(data, target)
+        weights = check_computed(call_kernel(ridge_weights, max(data.shape), D, data, target))
         with np.errstate(over="ignore", invalid="ignore"):
             intercept = float(y_mean - x_mean @ weights) if self.fit_intercept else 0.0
         check_computed(intercept)
-        validate_data(self, X, skip_check_array=True)  # records feature names and their number
+        validate_data(self, X, skip_check_array=True)  # records the number and names of features
         self.coef_, self.intercept_ = weights, intercept
         return self
 
@@ -109,3 +113,96 @@ class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: igno
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")
+
+
+class ITL(MultitaskModel):
+    """Independent task learning: ridge regression on each task, with nothing shared.
+
+    The baseline of the other learners: its representation is D = I / lam whatever the tasks, so
+    each task has the weights of scikit-learn's ``Ridge(alpha=n * lam)``.
+
+    Parameters
+    ----------
+    lam : float
+        Regularisation.
+    fit_intercept : bool
+        Whether to centre X and y inside each task and fit an intercept.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_tasks, d)
+        Weights of each task.
+    intercept_ : ndarray of shape (n_tasks,)
+    labels_ : ndarray of shape (n_tasks,)
+        Names of the tasks, for `predict`.
+    D_ : ndarray of shape (d, d)
+        I / lam.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastltl as ltl
+    >>> X, y = np.array([[1.0], [2.0]]), np.array([2.0, 4.0])
+    >>> ltl.ITL(lam=1e-9).fit([(X, y), (X, -y)]).coef_.round(3)
+    array([[ 2.],
+           [-2.]])
+    """
+
+    def __init__(self, lam: float = 1.0, fit_intercept: bool = False) -> None:
+        self.lam = lam
+        self.fit_intercept = fit_intercept
+
+    def fit(
+        self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
+    ) -> Self:
+        radius = check_lam(self.lam)
+        tasks = self._collection(X, y, groups)
+        with restore_on_failure(self):
+            self._remember_features(tasks if y is None else X)
+            weights, intercepts = self.path(tasks, [self.lam])
+            self._representation = np.eye(tasks.n_features) * radius
+            self.labels_, self.coef_, self.intercept_ = tasks.labels, weights[0], intercepts[0]
+        return self
+
+    def path(
+        self,
+        X: Any,
+        lams: npt.ArrayLike,
+        y: npt.ArrayLike | None = None,
+        groups: npt.ArrayLike | None = None,
+    ) -> tuple[Array, Array]:
+        """Weights and intercepts for many values of lam, from one decomposition of each task.
+
+        Parameters
+        ----------
+        X : TaskSet, iterable of (X, y), or array-like of shape (n, d)
+            As in `fit`, and so are y and groups.
+        lams : array-like of shape (n_lams,)
+
+        Returns
+        -------
+        weights : ndarray of shape (n_lams, n_tasks, d)
+        intercepts : ndarray of shape (n_lams, n_tasks)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import fastltl as ltl
+        >>> X, y = np.array([[1.0], [1.0]]), np.array([1.0, 1.0])
+        >>> weights, _ = ltl.ITL().path([(X, y)], lams=[1.0, 3.0])
+        >>> weights.ravel().round(6)
+        array([0.5 , 0.25])
+        """
+        values = check_lams(lams)
+        fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
+        tasks = self._collection(X, y, groups)
+        if not isinstance(tasks, TaskSet):
+            raise TypeError(
+                f"X must be a TaskSet, or tasks that make one, got {type(tasks).__name__}: ITL "
+                "shares nothing between tasks, so each worker can fit its own."
+            )
+        with one_blas_thread:
+            reduced = tasks.reduced(fit_intercept, n_threads=1)
+            weights = ridge_paths(reduced, values, n_threads=1).swapaxes(0, 1)
+        return weights, reduced.y_means - np.sum(weights * reduced.x_means, axis=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from decimal import Context
 from typing import Any
 
 import numpy as np
@@ -11,27 +12,27 @@ import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from fastltl._threads import in_pieces, one_blas_thread
+from fastltl._objective import TaskCollection, TaskSource
+from fastltl._threads import run_in_threads
 from fastltl._validation import Array, check_choice, check_flag, check_lams, check_threads
 from fastltl.base import RepresentationLearner
-from fastltl.batch import BatchLearner
-from fastltl.independent import ITL
+from fastltl.batch import BatchLearner, fit_path
 from fastltl.metrics import METRICS, HeldOut, check_aligned, is_error
+from fastltl.ridge import ITL
 from fastltl.tasks import TaskSet
 
 #: The candidates of the paper: 30 values of lam, log-spaced on [1e-6, 1e3].
-LAMS = np.logspace(-6, 3, 30)
+#: They come from decimal arithmetic, which rounds the same on every CPU, unlike powers of floats.
+_EXACT = Context(prec=30)
+LAMS = np.array([float(_EXACT.power(10, _EXACT.divide(9 * i - 6 * 29, 29))) for i in range(30)])
 LAMS.flags.writeable = False
 
 Halves = tuple[TaskSet, TaskSet]
 
-#: Nanoseconds, or more, for a fit.
-COST_OF_FIT = 1e7
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Selection:
-    """What `select_lam` found.
+    """The result of `select_lam`.
 
     Attributes
     ----------
@@ -142,8 +143,7 @@ def select_lam(
     check_choice(metric, "metric", METRICS)
     fit_intercept = check_flag(learner.fit_intercept, "fit_intercept")
     train, test = check_validation(validation)
-    if not hasattr(tasks, "mean_objective"):
-        tasks = TaskSet(tasks)
+    tasks = tasks.collection() if isinstance(tasks, TaskSource) else TaskSet(tasks)
     if len(tasks) == 0:
         raise ValueError("tasks must hold at least one task (X, y), got none.")
     if tasks.n_features != train.n_features:
@@ -152,27 +152,26 @@ def select_lam(
             f"{train.n_features}."
         )
     held_out = HeldOut(train, test, metric, fit_intercept, threads)
-    candidates = [clone(learner).set_params(lam=lam) for lam in values.tolist()]
     if isinstance(learner, ITL):
         task_scores = held_out.score_ridge(values)
     else:
-        if isinstance(learner, BatchLearner):
-            _fit_along_path(candidates, tasks, threads)
-        else:
-            _fit_in_threads(candidates, tasks, threads)
+        fit = fit_path if isinstance(learner, BatchLearner) else _fit_in_threads
+        candidates = fit(learner, tasks, values.tolist(), threads)
         task_scores = held_out.score(np.stack([candidate.D_ for candidate in candidates]))
     scores = task_scores.mean(axis=1)
     best = best_candidate(scores, values, metric)
     if isinstance(learner, ITL):
-        candidates[best].fit(tasks)
+        chosen: Any = clone(learner).set_params(lam=float(values[best])).fit(tasks)
+    else:
+        chosen = candidates[best]
     if isinstance(learner, BatchLearner):
-        _warn_of_short_fits(candidates, candidates[best])
+        _warn_of_short_fits(candidates, chosen)
     warn_of_edge(values[best], values, stacklevel=2)
-    return Selection(candidates[best], values, scores, float(values[best]), metric, task_scores)
+    return Selection(chosen, values, scores, float(values[best]), metric, task_scores)
 
 
 def best_candidate(scores: Array, lams: Array, metric: str) -> int:
-    """The place of the best score; of equal ones, that of the largest lam."""
+    """Return the index of the best score; among equal scores, that of the largest lam."""
     losses = scores if is_error(metric) else -scores
     ties = np.flatnonzero(losses == losses.min())
     return int(ties[np.argmax(lams[ties])])
@@ -192,7 +191,7 @@ def warn_of_edge(best_lam: float, lams: Array, stacklevel: int) -> bool:
 
 
 def check_validation(validation: Any) -> Halves:
-    """A pair of TaskSets of the same tasks."""
+    """Check that validation is a pair of TaskSets of the same tasks."""
     try:
         train, test = validation
     except (TypeError, ValueError):
@@ -207,35 +206,28 @@ def check_validation(validation: Any) -> Halves:
     return train, test
 
 
-def _fit_along_path(candidates: list[Any], tasks: Any, n_threads: int) -> None:
-    """Fit batch learners from the largest lam to the smallest, each from where the last ended.
-
-    One that did not converge is no good start, and the next goes without.
-    """
-    with one_blas_thread():
-        objective, start = candidates[0]._objective(tasks, n_threads), None
-        for candidate in sorted(candidates, key=lambda candidate: -candidate.lam):
-            candidate._remember_features(tasks)
-            candidate._solve(tasks, objective, start, candidate._journal())
-            start = candidate._representation if candidate._has_converged else None
-
-
 def _warn_of_short_fits(candidates: list[Any], best: Any) -> None:
     short = [candidate for candidate in candidates if not candidate._has_converged]
     if short:
         among = "one of them" if best in short else "not one of them"
         warnings.warn(
             f"{len(short)} of {len(candidates)} fits of {type(best).__name__} did not reach "
-            f"tol={best.tol!r}; that with the best lam, {best.lam:.3g}, is {among}. Scale the "
+            f"tol={best.tol!r}; the one with the best lam, {best.lam:.3g}, is {among}. Scale the "
             "features alike, or raise max_iter or tol.",
             ConvergenceWarning,
             stacklevel=3,
         )
 
 
-def _fit_in_threads(candidates: list[Any], tasks: Any, n_threads: int) -> None:
+def _fit_in_threads(
+    learner: RepresentationLearner, tasks: TaskCollection, lams: list[float], n_threads: int
+) -> list[Any]:
+    """Fit a copy of the learner for each lam."""
+    candidates = [clone(learner).set_params(lam=lam) for lam in lams]
+
     def fit(lo: int, hi: int) -> None:
         for candidate in candidates[lo:hi]:
             candidate.fit(tasks)
 
-    in_pieces(fit, len(candidates), n_threads, COST_OF_FIT)
+    run_in_threads(fit, len(candidates), n_threads, np.inf)
+    return candidates

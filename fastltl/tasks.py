@@ -17,7 +17,13 @@ from fastltl._columns import (
     numeric_column,
     with_columns_by_name,
 )
-from fastltl._objective import MeanObjective, ReducedTasks, reduce_tasks
+from fastltl._objective import (
+    MeanObjective,
+    Names,
+    ReducedTasks,
+    TaskCollection,
+    reduce_tasks,
+)
 from fastltl._validation import (
     Array,
     as_floats,
@@ -29,10 +35,9 @@ from fastltl._validation import (
 
 Task = tuple[Array, Array]
 Indices = npt.NDArray[np.int64]
-Names = tuple[str, ...] | None
 
 
-class TaskSet:
+class TaskSet(TaskCollection):
     """Immutable sequence of tasks (X, y) that share their features but not their sizes.
 
     One array holds the rows of all tasks, one after another, and a second array the targets.
@@ -262,7 +267,7 @@ class TaskSet:
 
     def mean_objective(
         self,
-        penalised: bool,
+        regularized: bool,
         fit_intercept: bool,
         n_threads: int,
         target_unit: float | None = None,
@@ -275,7 +280,7 @@ class TaskSet:
         in_units = self._y / unit
         in_units.flags.writeable = False  # like X; another type would compile the kernels again
         reduced = reduce_tasks(self._X, in_units, self._offsets, fit_intercept, n_threads)
-        return MeanObjective(reduced, unit, penalised, n_threads)
+        return MeanObjective(reduced, unit, regularized, n_threads)
 
     def split(
         self, fractions: Sequence[float], random_state: int | np.random.Generator | None = None

@@ -19,8 +19,13 @@ from tqdm import tqdm
 
 from fastltl._validation import Array
 from fastltl.base import RepresentationLearner
-from fastltl.io.checkpoints import restored
-from fastltl.io.storage import discard_unfinished, read_checkpoint, whole_file, write_checkpoint
+from fastltl.io.checkpoints import (
+    discard_unfinished,
+    read_checkpoint,
+    restored,
+    whole_file,
+    write_checkpoint,
+)
 from fastltl.io.streams import StreamedTask, TaskStream, open_stream
 from fastltl.metrics import evaluate
 from fastltl.path import OnlineLTLPath
@@ -160,7 +165,7 @@ class Training:
     def _report_progress(self, bar: tqdm[Any]) -> float:
         """Show the validation error; return the time at which to do so again."""
         start = time.perf_counter()
-        bar.set_postfix(self.learner.standing(), refresh=False)
+        bar.set_postfix(self.learner.progress_summary(), refresh=False)
         end = time.perf_counter()
         return end + max(0.5, (end - start) / PROGRESS_SHARE)
 
@@ -188,7 +193,7 @@ def compile_kernels() -> None:
     """Compile the kernels of a training before its first task."""
     tasks = TaskSet([(np.ones((2, 2)), np.ones(2))] * 2)
     validation = tasks.split_samples(0.5, random_state=0)
-    OnlineLTLPath(validation=validation, fit_intercept=True).fit(tasks).standing()
+    OnlineLTLPath(validation=validation, fit_intercept=True).fit(tasks).progress_summary()
 
 
 class Adapted(NamedTuple):

@@ -83,7 +83,7 @@ def test_what_follows_a_checkpoint_has_the_bits_it_would_have_had(path, tmp_path
         assert again.regret_bound_ == learner.regret_bound_
     if "validation" in again.get_params() and again.validation is not None:
         assert np.array_equal(again.scores_, learner.scores_)
-        assert again.standing() == learner.standing()
+        assert again.progress_summary() == learner.standing()
 
 
 @pytest.mark.parametrize("name", OTHERS)

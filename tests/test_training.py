@@ -62,7 +62,7 @@ def test_train_fits_a_path_to_all_but_the_validation_tasks(table, tmp_path, caps
     assert np.array_equal(learner.representations_, path.representations_)
     assert np.array_equal(learner.scores_, path.scores_)
     assert list(learner.feature_names_in_) == [*"abcd"]
-    progress = path.standing()
+    progress = path.progress_summary()
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"Learned from 120 tasks; validation: lam {progress['lam']}, mse {progress['mse']}.",

@@ -1,223 +1,186 @@
-"""BLAS and LAPACK for compiled code, on matrices as C lays them out, without allocation.
+"""Compile kernels, and call the routines of LAPACK that Numba's NumPy lacks.
 
-Numba's own `np.dot` and `np.linalg` allocate every result and take seconds to compile. Here
-compiled code calls SciPy's routines. Fortran reads a row-major matrix as its transpose, and a lower
-triangle as an upper one.
+Kernels multiply with `np.dot` and decompose with `np.linalg`, which Numba compiles to calls of
+SciPy's BLAS and LAPACK. Missing there are a Cholesky decomposition that reports failure without
+an exception, a few eigenvectors instead of all, the secular equation, and adding A'A in place.
+Compiled code calls these routines at their addresses, which are registered with LLVM by name so
+that machine code from the cache on disk finds them in any process. With the JIT off, NumPy
+stands in.
 
-With the JIT off such a call would silently do nothing. There, and where SciPy lacks a routine, the
-same operations are NumPy's.
+Fortran reads a row-major matrix as its transpose, so its upper triangle is our lower one.
 """
 
+import contextlib
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
+import numba
 import numpy as np
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
-
-from fastltl._kernels.compilation import IS_DIRECT, ROUTINES, inlined, inner
-
-#: OpenBLAS, the library of NumPy's and SciPy's wheels, starts threads for a product from 64^3
-#: multiplications on, and for one by a triangle from far fewer.
-LARGEST_UNTHREADED_SIDE = 64
+from numba.extending import get_cython_function_address, intrinsic
 
 EPS = float(np.finfo(np.float64).eps)
 
-#: The norm of a matrix, or its inverse, below which squares of its entries may lose digits.
-SMALLEST_TO_SQUARE = 1e-100
+HAS_JIT = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
-if IS_DIRECT:
-    _dgemm, _dgemv, _dnrm2 = ROUTINES["dgemm"], ROUTINES["dgemv"], ROUTINES["dnrm2"]
-    _dsymv = ROUTINES["dsymv"]
-    _dsyrk, _dtrmm, _dtrsv = ROUTINES["dsyrk"], ROUTINES["dtrmm"], ROUTINES["dtrsv"]
-    _dpotrf, _dpstrf, _dsyevd = ROUTINES["dpotrf"], ROUTINES["dpstrf"], ROUTINES["dsyevd"]
-    _dsytrd, _dsterf = ROUTINES["dsytrd"], ROUTINES["dsterf"]
-    _dstein, _dormtr = ROUTINES["dstein"], ROUTINES["dormtr"]
-    _dgelqf, _dormlq = ROUTINES["dgelqf"], ROUTINES["dormlq"]
-    _dgesdd, _dlaed4, _dlasrt = ROUTINES["dgesdd"], ROUTINES["dlaed4"], ROUTINES["dlasrt"]
-    _N, _T, _U, _L, _V, _S, _D = (np.uint8(ord(letter)) for letter in "NTULVSD")
+#: Arguments of each routine: c, i and d are pointers to characters, integers and doubles.
+_SIGNATURES = {
+    "dsyrk": "cciiddiddi",
+    "dpotrf": "cidii",
+    "dpotrs": "ciididii",
+    "dsytrd": "cididdddii",
+    "dsterf": "iddi",
+    "dstein": "iddidiididiii",
+    "dormtr": "ccciididdidii",
+    "dlaed4": "iidddddi",
+}
 
-    def _reference(typingctx: Any, value: Any) -> Any:
-        """A pointer to a copy of a scalar on the stack, as Fortran wants its arguments."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return cgutils.alloca_once_value(builder, args[0])
+def _source_digest() -> str:
+    """Return a digest of all compiled sources."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:8]
 
-        return types.CPointer(value)(value), codegen
 
-    def _integer_reference(typingctx: Any, value: Any) -> Any:
-        """`_reference` to a whole number, as a Fortran integer."""
+_DIGEST = _source_digest()
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            as_int32 = context.cast(builder, args[0], signature.args[0], types.int32)
-            return cgutils.alloca_once_value(builder, as_int32)
 
-        return types.CPointer(types.int32)(value), codegen
+def kernel(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile a function without the GIL, and cache the machine code on disk if possible.
 
-    _ref: Any = intrinsic(_reference)
-    _int: Any = intrinsic(_integer_reference)
+    Numba's cache notices a change of the file that a kernel is in, but not of the files that the
+    kernel calls into. So the name in the cache has a digest of all of them.
+    """
+    options |= {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    compiled: Any = numba.njit(**options)(function)
+    if not HAS_JIT:
+        return compiled
+    name = function.__qualname__
+    function.__qualname__ = f"{name}.{_DIGEST}"
+    with contextlib.suppress(RuntimeError):  # Numba found no folder it can write to
+        compiled.enable_caching()
+    function.__qualname__ = name
+    return compiled
 
-    @inlined
-    def _gemm(B_form, A_form, n, m, k, B, B_width, A, A_width, C):
-        """C <- A B, A or B transposed where Fortran is told the opposite."""
-        _dgemm(
-            _ref(B_form), _ref(A_form), _int(n), _int(m), _int(k), _ref(1.0),
-            B.ctypes, _int(max(1, B_width)), A.ctypes, _int(max(1, A_width)),
-            _ref(0.0), C.ctypes, _int(max(1, n)),
-        )  # fmt: skip
 
-    @inner
-    def multiply(A, B, C):
-        """C <- A B. Modified in place: C."""
-        (m, k), n = A.shape, B.shape[1]
-        _gemm(_N, _N, n, m, k, B, n, A, k, C)
+def inline_kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function as a part of the kernels that call it, not once more on its own."""
+    return kernel(function, inline="always")
 
-    @inner
-    def multiply_transposed(A, B, C):
-        """C <- A B'. Modified in place: C."""
-        (m, k), n = A.shape, B.shape[0]
-        _gemm(_T, _N, n, m, k, B, k, A, k, C)
 
-    @inner
-    def transposed_multiply(A, B, C):
-        """C <- A'B. Modified in place: C."""
-        (k, m), n = A.shape, B.shape[1]
-        _gemm(_N, _T, n, m, k, B, n, A, m, C)
+def _external(name: str) -> Any:
+    """Declare a routine of SciPy's BLAS or LAPACK as a function that compiled code can call."""
+    pointers = {
+        "c": types.CPointer(types.uint8),
+        "i": types.CPointer(types.int32),
+        "d": types.CPointer(types.float64),
+    }
+    symbol, library = f"fastltl_{name}", "blas" if name == "dsyrk" else "lapack"
+    llvm.add_symbol(symbol, get_cython_function_address(f"scipy.linalg.cython_{library}", name))
+    return types.ExternalFunction(symbol, types.void(*(pointers[c] for c in _SIGNATURES[name])))
 
-    @inlined
-    def _gemv(form, A, x, y):
-        """y <- A x, or A'x where Fortran is told the opposite."""
-        m, n = A.shape
-        y[:] = 0.0  # where A has no rows BLAS leaves y as it was
-        _dgemv(
-            _ref(form), _int(n), _int(m), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1),
-            _ref(0.0), y.ctypes, _int(1),
-        )  # fmt: skip
 
-    @inner
-    def apply(A, x, y):
-        """y <- A x. Modified in place: y."""
-        _gemv(_T, A, x, y)
+def _pointer(typingctx: Any, value: Any) -> Any:
+    """Copy a scalar to the stack and return its address, as Fortran takes arguments."""
 
-    @inner
-    def apply_transposed(A, x, y):
-        """y <- A'x. Modified in place: y."""
-        _gemv(_N, A, x, y)
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return cgutils.alloca_once_value(builder, args[0])
 
-    @inner
-    def apply_symmetric(A, x, y):
-        """y <- A x, reading A's lower triangle only. Modified in place: y."""
-        n = x.size
-        _dsymv(
-            _ref(_U), _int(n), _ref(1.0), A.ctypes, _int(n), x.ctypes, _int(1), _ref(0.0),
-            y.ctypes, _int(1),
-        )  # fmt: skip
+    return types.CPointer(value)(value), codegen
 
-    @inner
-    def length(x):
-        """|x|, which neither overflows nor underflows on the way."""
-        return _dnrm2(_int(x.size), x.ctypes, _int(1))
 
-    @inner
+def _integer_pointer(typingctx: Any, value: Any) -> Any:
+    """Copy an integer to the stack as int32 and return its address."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        as_int32 = context.cast(builder, args[0], signature.args[0], types.int32)
+        return cgutils.alloca_once_value(builder, as_int32)
+
+    return types.CPointer(types.int32)(value), codegen
+
+
+if HAS_JIT:
+    _dsyrk = _external("dsyrk")
+    _dpotrf, _dpotrs, _dlaed4 = _external("dpotrf"), _external("dpotrs"), _external("dlaed4")
+    _dsytrd, _dsterf = _external("dsytrd"), _external("dsterf")
+    _dstein, _dormtr = _external("dstein"), _external("dormtr")
+    _ref: Any = intrinsic(_pointer)
+    _int: Any = intrinsic(_integer_pointer)
+    _N, _U, _L = (np.uint8(ord(letter)) for letter in "NUL")
+
+    @kernel
     def add_gram(A, c, C):
-        """C <- C + c A'A, its lower triangle only. Modified in place: C."""
+        """C + c A'A, its lower triangle only. Modified in place: C."""
         k, n = A.shape
         _dsyrk(
             _ref(_U), _ref(_N), _int(n), _int(k), _ref(c), A.ctypes, _int(n), _ref(1.0),
             C.ctypes, _int(n),
         )  # fmt: skip
 
-    @inner
-    def multiply_by_triangle(X, A):
-        """X <- X L with L the lower triangle of A. Modified in place: X."""
-        m, n = X.shape
-        _dtrmm(
-            _ref(_L), _ref(_U), _ref(_N), _ref(_N), _int(n), _int(m), _ref(1.0), A.ctypes,
-            _int(n), X.ctypes, _int(n),
-        )  # fmt: skip
-
-    @inner
+    @kernel
     def cholesky(A):
-        """Replace the upper triangle of A = U'U by U; False if there is no U. In place: A."""
+        """A = L L': replace the lower triangle of A by L; False if A is not positive definite.
+
+        Modified in place: A.
+        """
         n, info = A.shape[0], np.zeros(1, np.int32)
-        _dpotrf(_ref(_L), _int(n), A.ctypes, _int(n), info.ctypes)
+        _dpotrf(_ref(_U), _int(n), A.ctypes, _int(n), info.ctypes)
         return info[0] == 0
 
-    @inner
-    def pivoted_cholesky(A, pivots):
-        """The numerical rank r of A, PSD, and r columns of L with L L' = A in the order of pivots.
+    @kernel
+    def cholesky_solve(L, b):
+        """(L L')^-1 b, of the lower triangle L. Modified in place: b."""
+        n, info = b.size, np.zeros(1, np.int32)
+        _dpotrs(
+            _ref(_U), _int(n), _int(1), L.ctypes, _int(n), b.ctypes, _int(n), info.ctypes
+        )  # fmt: skip
 
-        L is left in the lower triangle of A. Modified in place: both.
+    @kernel
+    def tridiagonal_form(A):
+        """A = Q T Q' with T tridiagonal: the diagonal of T, the one beside it, and Q's factors.
+
+        They are the rows of a 3 x d matrix; the reflections that make up Q replace A.
         """
-        n, work = A.shape[0], np.empty(2 * A.shape[0])
-        rank, info = np.zeros(1, np.int32), np.zeros(1, np.int32)
-        _dpstrf(
-            _ref(_U), _int(n), A.ctypes, _int(n), pivots.ctypes, rank.ctypes, _ref(-1.0),
-            work.ctypes, info.ctypes,
-        )  # fmt: skip
-        for i in range(n):
-            pivots[i] -= 1
-        return rank[0]
-
-    @inner
-    def cholesky_solve(U, x):
-        """x <- (U'U)^-1 x. Modified in place: x."""
-        n = x.size
-        for form in (_N, _T):
-            _dtrsv(_ref(_L), _ref(form), _ref(_N), _int(n), U.ctypes, _int(n), x.ctypes, _int(1))
-
-    @inner
-    def eigh(A, values):
-        """Replace A by its eigenvectors, as rows; values ascend. Modified in place: both."""
-        n = values.size
-        work, iwork = np.empty(1 + 6 * n + 2 * n * n), np.empty(3 + 5 * n, np.int32)
-        info = np.zeros(1, np.int32)
-        _dsyevd(
-            _ref(_V), _ref(_U), _int(n), A.ctypes, _int(n), values.ctypes, work.ctypes,
-            _int(work.size), iwork.ctypes, _int(iwork.size), info.ctypes,
-        )  # fmt: skip
-        if info[0] != 0:
-            A[:], values[:] = np.nan, np.nan
-
-    @inner
-    def tridiagonalise(A, T):
-        """Reduce A to the tridiagonal T. Modified in place: both."""
-        n, work, info = A.shape[0], np.empty(32 * A.shape[0]), np.zeros(1, np.int32)
+        n, info = A.shape[0], np.zeros(1, np.int32)
+        T, work = np.zeros((3, n)), np.empty(32 * n)
         _dsytrd(
             _ref(_L), _int(n), A.ctypes, _int(n), T[0].ctypes, T[1].ctypes, T[2].ctypes,
             work.ctypes, _int(work.size), info.ctypes,
         )  # fmt: skip
+        return T
 
-    @inner
+    @kernel
     def tridiagonal_eigenvalues(A, T):
-        """Of A, which was reduced to T, in ascending order; NaN if they are not found."""
+        """Eigenvalues, ascending, of what `tridiagonal_form` was given; NaN if it fails."""
         values, beside, info = T[0].copy(), T[1].copy(), np.zeros(1, np.int32)
         _dsterf(_int(values.size), values.ctypes, beside.ctypes, info.ctypes)
         if info[0] != 0:
             values[:] = np.nan
         return values
 
-    @inner
-    def eigenvectors(A, T, values, lo, hi):
-        """Those of eigenvalues lo to hi, as rows; NaN if they are not found.
+    @kernel
+    def tridiagonal_eigenvectors(A, T, values, lo, hi):
+        """Eigenvectors lo to hi, as rows, of what `tridiagonal_form` was given.
 
-        They are found by inverse iteration, if the matrix has no blocks on its diagonal to which
-        an eigenvalue belongs, and numbers that can be squared.
+        They are found by inverse iteration, whose results are NaN if it fails. It is not asked
+        for them if T splits into blocks, since an eigenvalue does not say which one it is of.
         """
         n, k = values.size, hi - lo
-        vectors = np.empty((k, n))
+        vectors, info = np.empty((k, n)), np.zeros(1, np.int32)
         blocks, ends = np.ones(n, np.int32), np.full(n, n, np.int32)
-        # With this much room dormtr works in blocks, which pays for large matrices only.
-        room_for_blocks = 32 * k + 4160 if n > LARGEST_UNTHREADED_SIDE else k
-        work, iwork = np.empty(5 * n + room_for_blocks), np.empty(n, np.int32)
-        failed, info = np.empty(n, np.int32), np.zeros(1, np.int32)
+        work, iwork = np.empty(5 * n + 32 * k + 4160), np.empty(n, np.int32)
+        failed = np.empty(n, np.int32)
         largest = max(abs(values[0]), abs(values[-1]))
-        is_whole = SMALLEST_TO_SQUARE < largest < 1.0 / SMALLEST_TO_SQUARE
+        is_whole = 1e-100 < largest < 1e100  # or squares lose digits
         for i in range(n - 1):
-            is_whole = is_whole and abs(T[1, i]) > EPS * (abs(T[0, i]) + abs(T[0, i + 1]))
-        if is_whole:
+            is_whole &= abs(T[1, i]) > EPS * (abs(T[0, i]) + abs(T[0, i + 1]))
+        if is_whole and k > 0:
             _dstein(
-                _int(n), T[0].ctypes, T[1].ctypes, _int(k), values[lo:hi].ctypes, blocks.ctypes,
+                _int(n), T[0].ctypes, T[1].ctypes, _int(k), values[lo:].ctypes, blocks.ctypes,
                 ends.ctypes, vectors.ctypes, _int(n), work.ctypes, iwork.ctypes, failed.ctypes,
                 info.ctypes,
             )  # fmt: skip
@@ -230,50 +193,12 @@ if IS_DIRECT:
         )  # fmt: skip
         return vectors
 
-    @inner
-    def triangularise(X, y):
-        """With X = Q R of n >= d rows: X's first d rows <- R, y <- Q'y. Modified in place: both."""
-        n, d = X.shape
-        tau, work, info = np.empty(d), np.empty(64 * n), np.zeros(1, np.int32)
-        _dgelqf(
-            _int(d), _int(n), X.ctypes, _int(d), tau.ctypes, work.ctypes, _int(work.size),
-            info.ctypes,
-        )  # fmt: skip
-        _dormlq(
-            _ref(_L), _ref(_N), _int(n), _int(1), _int(d), X.ctypes, _int(d), tau.ctypes,
-            y.ctypes, _int(n), work.ctypes, _int(work.size), info.ctypes,
-        )  # fmt: skip
-        for i in range(d):
-            X[i, :i] = 0.0
-
-    @inner
-    def svd(X):
-        """U, s and V' of X = U diag(s) V', with min(n, d) singular values. X is destroyed."""
-        n, d = X.shape
-        k = min(n, d)
-        U, s, Vt = np.empty((n, k)), np.empty(k), np.empty((k, d))
-        work, iwork = np.empty(5 * k * k + 64 * (n + d)), np.empty(8 * k, np.int32)
-        info = np.zeros(1, np.int32)
-        _dgesdd(
-            _ref(_S), _int(d), _int(n), X.ctypes, _int(d), s.ctypes, Vt.ctypes, _int(d),
-            U.ctypes, _int(k), work.ctypes, _int(work.size), iwork.ctypes, info.ctypes,
-        )  # fmt: skip
-        if info[0] != 0:
-            U[:], s[:], Vt[:] = np.nan, np.nan, np.nan
-        return U, s, Vt
-
-    @inner
-    def sort_descending(x):
-        """Sort x. Modified in place."""
-        info = np.zeros(1, np.int32)
-        _dlasrt(_ref(_D), _int(x.size), x.ctypes, info.ctypes)
-
-    @inner
+    @kernel
     def secular_root(j, poles, z, rho, distances):
-        """The j-th root r of 1 + rho sum_i z_i^2 / (poles_i - r) = 0; NaN if it is not found.
+        """Root r of 1 + rho sum_i z_i^2 / (poles_i - r) = 0, the j-th; NaN if it fails.
 
-        The poles ascend, rho > 0 and |z| = 1, neither large nor small. `distances` <- poles - r,
-        each to full precision; of one or two poles, the eigenvector instead.
+        The poles ascend, rho > 0 and |z| = 1, all neither large nor small. `distances` <-
+        poles - r, each to full precision; with one or two poles, the eigenvector instead.
         """
         root, info = np.empty(1), np.zeros(1, np.int32)
         _dlaed4(
@@ -284,100 +209,28 @@ if IS_DIRECT:
 
 else:
 
-    @inner
-    def multiply(A, B, C):
-        C[:] = np.dot(A, B)
-
-    @inner
-    def multiply_transposed(A, B, C):
-        C[:] = np.dot(A, B.T)
-
-    @inner
-    def transposed_multiply(A, B, C):
-        C[:] = np.dot(A.T, B)
-
-    @inner
-    def apply(A, x, y):
-        y[:] = np.dot(A, x)
-
-    @inner
-    def apply_transposed(A, x, y):
-        y[:] = np.dot(x, A)
-
-    @inner
-    def apply_symmetric(A, x, y):
-        y[:] = np.dot(np.tril(A) + np.tril(A, -1).T, x)
-
-    @inner
-    def length(x):
-        largest = np.max(np.abs(x)) if x.size else 0.0
-        if not 0.0 < largest < np.inf:
-            return largest
-        return largest * np.sqrt(np.sum((x / largest) ** 2))
-
-    @inner
     def add_gram(A, c, C):
         C += c * np.tril(np.dot(A.T, A))
 
-    @inner
-    def multiply_by_triangle(X, A):
-        X[:] = np.dot(X, np.tril(A))
-
-    @inner
     def cholesky(A):
         try:
-            A[:] = np.linalg.cholesky(A.T).T
-        except Exception:  # a LinAlgError, which Numba can catch under no narrower name
+            A[:] = np.linalg.cholesky(A)
+        except np.linalg.LinAlgError:
             return False
-        return np.all(np.diag(A) > 0.0)  # which NaN is not
+        return bool(np.all(np.diag(A) > 0.0))  # NaN raises no error
 
-    @inner
-    def pivoted_cholesky(A, pivots):
-        for i in range(pivots.size):
-            pivots[i] = i
-        return A.shape[0]  # as if A had full rank, which serves any A
+    def cholesky_solve(L, b):
+        L = np.tril(L)
+        b[:] = np.linalg.solve(L.T, np.linalg.solve(L, b))
 
-    @inner
-    def cholesky_solve(U, x):
-        U = np.triu(U)
-        x[:] = np.linalg.solve(U, np.linalg.solve(U.T, x))
+    def tridiagonal_form(A):
+        return np.zeros((3, len(A)))  # A itself stays
 
-    @inner
-    def eigh(A, values):
-        w, V = np.linalg.eigh(A)
-        values[:] = w
-        A[:] = V.T
-
-    @inner
-    def tridiagonalise(A, T):
-        pass  # the others make no use of it
-
-    @inner
     def tridiagonal_eigenvalues(A, T):
         return np.linalg.eigvalsh(A)
 
-    @inner
-    def eigenvectors(A, T, values, lo, hi):
+    def tridiagonal_eigenvectors(A, T, values, lo, hi):
         return np.ascontiguousarray(np.linalg.eigh(A)[1].T[lo:hi])
 
-    @inner
-    def triangularise(X, y):
-        d = X.shape[1]
-        Q, R = np.linalg.qr(X)
-        z = np.dot(np.ascontiguousarray(Q.T), y)
-        misfit = y - np.dot(np.ascontiguousarray(Q), z)
-        X[:d] = R
-        y[:d] = z
-        y[d:] = np.sqrt(np.dot(misfit, misfit) / max(1, y.size - d))
-
-    @inner
-    def svd(X):
-        return np.linalg.svd(X, False)
-
-    @inner
-    def sort_descending(x):
-        x[:] = np.sort(x)[::-1]
-
-    @inner
     def secular_root(j, poles, z, rho, distances):
-        return np.nan
+        return np.nan  # callers then decompose anew

@@ -1,423 +1,376 @@
-"""One task of an online run.
+"""Online learning: the loss and gradient of a task at each iterate, and the step that follows.
 
-A run has one or more candidates (values of lam, say), stacked along the first axis of its
-arrays, which `rooms` describes. A task is met by all of them before any takes its step, so that a
-task that is refused has changed nothing. Candidates lo to hi are a thread's share.
+A run has one or more candidates (values of lam), stacked along the first axis of its arrays. All
+of them evaluate a task before any takes its step, so a task that one refuses changes nothing.
 """
 
-import numpy as np
+from typing import NamedTuple
 
-from fastltl._kernels.compilation import compiled, inlined
-from fastltl._kernels.linalg import EPS, add_gram, eigh, length
-from fastltl._kernels.rooms import RECORD, candidate, parts_of
+import numpy as np
+import numpy.typing as npt
+
+from fastltl._kernels.linalg import EPS, add_gram, inline_kernel, kernel
 from fastltl._kernels.spectral import (
     compose,
-    keep,
+    drop_rest,
+    eigh,
     orthonormalise,
     rank_two_update,
     soft_threshold,
     soften,
 )
 from fastltl._kernels.task import (
-    SMALLEST_PIVOT_OF_DUAL,
     add_rank_two,
-    add_to_diagonal,
-    all_finite,
     assign,
     compress,
     dual_loss_and_factors,
-    dual_matrix,
     factorise_dual,
-    has_small_pivot,
     mirror,
-    mirror_upper,
-    outer_gram,
-    product,
-    symmetric_product,
     truncate,
 )
-from fastltl._kernels.tiles import add_then_step
+
+Array = npt.NDArray[np.float64]
 
 #: A gradient of smaller norm has lost digits to underflow, and counts as zero.
 TINY = float(np.finfo(np.float64).tiny)
 SMALLEST_NORM = TINY / EPS
 
-#: Where all products of an input and a target are smaller, a gradient of zero may be lost digits.
+#: A gradient of zero is an underflow if all products of an input and a target are this small.
 SMALLEST_PRODUCT = 1e-100
 
-#: Leave eigenvectors for the iterate itself only if this many more steps like the one at hand
-#: could be certified.
+#: Form D from its eigenvectors only if this many more steps like this one could be certified.
 CERTIFIED_STEPS = 10
 
-#: An update of k kept eigenvectors makes errors of sqrt(k) roundings or less, relative to the
-#: matrix; when their sum comes to this, it is time to mend what is kept.
+#: An update of k kept eigenvectors has a relative error of about sqrt(k) roundings. Once their
+#: sum reaches this, the eigenvectors are computed anew or made orthonormal again.
 MOST_DRIFT = 1e-12
 
-#: What a run does with a task.
-MEET, STEP, MEET_AND_STEP = range(3)
+#: Numbers of a candidate, each of eight bytes, so that records have no padding.
+RECORD = np.dtype(
+    [
+        ("radius", np.float64),  # 1 / lam
+        ("scale", np.float64),  # numerator of the steps
+        ("adaptive", np.int64),  # whether their denominator is `norm`, else sqrt(t)
+        ("entropic", np.int64),  # the geometry; norms are operator norms, else Frobenius
+        ("n_tasks", np.int64),
+        ("loss", np.float64),  # sum of the losses
+        ("norm", np.float64),  # sqrt(sum ||G_s||^2)
+        ("largest", np.float64),  # max ||G_s||
+        ("step", np.float64),  # the latest gamma_t, or eta_t
+        ("step_cost", np.float64),  # sum gamma_t ||G_t||^2
+        ("rank", np.int64),  # number of eigenvectors in `vectors`, -1 if D is kept instead
+        ("rest", np.float64),  # the eigenvalue of D orthogonal to them
+        ("floor", np.float64),  # a lower bound on the eigenvalues of D
+        ("drift", np.float64),  # a bound on the relative error of the eigenvectors
+    ],
+    align=True,
+)
 
 
-@compiled
-def dual_of_factors(matrix, vectors, weights, record, X):
-    """The upper triangle of X D X': with P = X V', of P diag(weights - rest) P' + rest XX'."""
-    rank, rest = record["rank"], record["rest"]
-    P = outer_gram(X, vectors[:rank])
-    scaled = np.empty(P.shape)
-    for i in range(P.shape[0]):
-        for j in range(rank):
-            scaled[i, j] = (weights[j] - rest) * P[i, j]
-    dual = symmetric_product(scaled, P)
-    if rest != 0.0:
-        gram = symmetric_product(X, X)
-        for i in range(P.shape[0]):
-            for j in range(i, P.shape[0]):
-                dual[i, j] += rest * gram[i, j]
-    return dual
+class OnlineState(NamedTuple):
+    """Arrays of an online run of k candidates in d dimensions.
+
+    A candidate's iterate is D = sum_i weights_i v_i v_i' + rest (I - sum_i v_i v_i') with `rank`
+    rows v_i of `vectors` or, where that is cheaper, the matrix D itself.
+    """
+
+    matrices: Array  #: (k, d, d) minus the sum of the gradients (entropic), or D where kept
+    totals: Array  #: (k, d, d) the sum of the iterates, lower triangles
+    vectors: Array  #: (k, d, d) eigenvectors, as rows
+    values: Array  #: (k, d) eigenvalues of the matrices
+    weights: Array  #: (k, d) eigenvalues of D
+    records: npt.NDArray[np.void]  #: (k,)
 
 
-@compiled
-def dual_of_iterate(matrix, vectors, weights, record, X):
-    """The upper triangle of X D X', of D itself where that is kept."""
-    if record["rank"] < 0:
-        return dual_matrix(matrix, X)
-    return dual_of_factors(matrix, vectors, weights, record, X)
+@kernel
+def learn_euclidean(state, X, y):
+    """Take one projected gradient step with every candidate; False if the task is refused.
+
+    Modified in place: `state`, unless the task is refused.
+    """
+    k, d = state.values.shape
+    losses, A, B = np.empty(k), np.empty((k, d)), np.empty((k, d))
+    if not evaluate_candidates(state, X, y, losses, A, B, 0, k):
+        return False
+    step_euclidean(state, losses, A, B, 0, k)
+    return True
 
 
-@inlined
-def meet_task(state, rows, records, meetings, X, y, lo, hi, dual_of):
-    """The loss of the task at each D, the factors a, b of its gradient, and the step to take.
+@kernel
+def learn_entropic(state, X, y):
+    """Take one step of the regularised leader with every candidate, else `learn_euclidean`."""
+    k, d = state.values.shape
+    losses, A, B = np.empty(k), np.empty((k, d)), np.empty((k, d))
+    if not evaluate_candidates(state, X, y, losses, A, B, 0, k):
+        return False
+    step_entropic(state, losses, A, B, 0, k)
+    return True
 
-    The step is scale / clock, where the clock is sqrt(sum ||G_s||^2) if adaptive, else sqrt(t).
-    Returns False if a number in the task is not finite or becomes so on the way, or if adaptive
-    steps lose it to underflow. `meetings` is modified in place. `dual_of` is the function for
-    X D X' of an iterate.
+
+@inline_kernel
+def evaluate_candidates(state, X, y, losses, A, B, lo, hi):
+    """Loss L(D) of a task and factors a, b of its gradient, for the iterates lo to hi.
+
+    Returns False if a number is not finite, or becomes so in the step to follow, or if adaptive
+    steps would lose the task to underflow. Modified in place: `losses`, and rows of A and B.
     """
     n = y.size
-    if not all_finite(X):
-        return False
-    R, z, misfit = compress(X, y)
-    truncated = False
-    R_safe, z_safe, misfit_safe = R, z, misfit
+    task = compress(X, y)
+    full_rank_task, is_truncated = task, False
     for k in range(lo, hi):
-        record, a, b = records[k], meetings[k, 0, : X.shape[1]], meetings[k, 1, : X.shape[1]]
-        matrix, V, weights = state[0, k], state[2, k], rows[1, k]
-        R_k, z_k, misfit_k = R, z, misfit
-        U = dual_of(matrix, V, weights, record, R_k)
-        largest = factorise_dual(U, n)
-        if has_small_pivot(U, SMALLEST_PIVOT_OF_DUAL * largest):
-            if not truncated:
-                R_safe, z_safe, misfit_safe = truncate(R, z, misfit)
-                truncated = True
-            R_k, z_k, misfit_k = R_safe, z_safe, misfit_safe
-            U = dual_of(matrix, V, weights, record, R_k)
-            factorise_dual(U, n)
-        loss = dual_loss_and_factors(R_k, z_k, misfit_k, U, n, a, b)
-        inner, outer = np.dot(a, b), length(a) * length(b)
-        norm = gradient_norm(inner, outer, record["entropic"])
-        norms = np.hypot(record["norm"], norm)
-        t = record["n_tasks"] + 1
-        clock = norms if record["adaptive"] else np.sqrt(t)
-        step = record["scale"] / clock if clock > 0.0 else 0.0
+        R, z, residual = task
+        L = iterate_dual(state, k, R)
+        if factorise_dual(L, n):
+            if not is_truncated:
+                full_rank_task, is_truncated = truncate(R, z, residual), True
+            R, z, residual = full_rank_task
+            L = iterate_dual(state, k, R)
+            factorise_dual(L, n)
+        losses[k], a, b = dual_loss_and_factors(R, z, residual, L, n)
+        assign(A[k], a)
+        assign(B[k], b)
+        record = state.records[k]
+        norm, norms, step = norm_and_step(record, a, b)
         # No entry of a sum of gradients can exceed sum ||G_s|| <= t * norms.
-        total = record["loss"] + loss + t * norms + record["step_cost"] + step * norm * norm
-        if not np.isfinite(total):
+        sums = record["loss"] + losses[k] + (record["n_tasks"] + 1) * norms
+        if not np.isfinite(sums + record["step_cost"] + step * norm * norm):
             return False
         if record["adaptive"] and (step < TINY if norms > 0.0 else has_underflown(R, z)):
             return False
-        told = meetings[k, 2]
-        told[0], told[1], told[2], told[3], told[4] = loss, norm, step, inner, outer
     return True
 
 
-@compiled
+@inline_kernel
+def iterate_dual(state, k, X):
+    """X D X', n x n, of the k-th candidate: with P = XV', P diag(weights - rest) P' + rest XX'."""
+    rank, rest = state.records[k]["rank"], state.records[k]["rest"]
+    if rank < 0:
+        return np.dot(np.dot(X, state.matrices[k]), X.T)
+    if rank == 0:
+        return rest * np.dot(X, X.T)
+    P = np.dot(X, state.vectors[k, :rank].T)
+    dual = np.dot(P * (state.weights[k, :rank] - rest), P.T)
+    if rest != 0.0:
+        dual += rest * np.dot(X, X.T)
+    return dual
+
+
+@inline_kernel
+def norm_and_step(record, a, b):
+    """||G||, sqrt(sum ||G_s||^2) with it, and the step: scale over the latter, or over sqrt(t).
+
+    G = -(a b' + b a') has the operator norm |a.b| + |a||b|, and the Frobenius norm
+    sqrt(2 (a.b)^2 + 2 |a|^2 |b|^2).
+    """
+    inner, outer = np.dot(a, b), np.linalg.norm(a) * np.linalg.norm(b)
+    norm = abs(inner) + outer if record["entropic"] else np.sqrt(2.0) * np.hypot(inner, outer)
+    norm = 0.0 if norm < SMALLEST_NORM else norm
+    norms = np.hypot(record["norm"], norm)
+    clock = norms if record["adaptive"] else np.sqrt(record["n_tasks"] + 1)
+    return norm, norms, record["scale"] / clock if clock > 0.0 else 0.0
+
+
+@inline_kernel
 def has_underflown(X, y):
-    """Whether neither X nor y is zero, but all products of their entries are next to nothing."""
-    largest_x = largest_y = 0.0
-    for i in range(X.shape[0]):
-        largest_y = max(largest_y, abs(y[i]))
-        for j in range(X.shape[1]):
-            largest_x = max(largest_x, abs(X[i, j]))
+    """Return whether X and y are not zero, but so small that their products lose all digits."""
+    largest_x, largest_y = np.abs(X).max(), np.abs(y).max()
     return largest_x > 0.0 and largest_y > 0.0 and largest_x * largest_y < SMALLEST_PRODUCT
 
 
-@inlined
-def gradient_norm(inner, outer, operator):
-    """||a b' + b a'|| in operator or Frobenius norm, from a.b and |a||b|; 0 where it underflows."""
-    norm = abs(inner) + outer if operator else np.sqrt(2.0) * np.hypot(inner, outer)
-    return 0.0 if norm < SMALLEST_NORM else norm
+@inline_kernel
+def record_task(record, loss, a, b):
+    """Add a task to the sums of a candidate, and return the norm of its gradient.
 
-
-@inlined
-def enter_task(told, record):
-    """Count the task that was met, of which `told` tells. `record` is modified in place."""
-    loss, norm, step = told[0], told[1], told[2]
+    Modified in place: `record`.
+    """
+    norm, norms, step = norm_and_step(record, a, b)
     record["n_tasks"] += 1
     record["loss"] += loss
-    record["norm"] = np.hypot(record["norm"], norm)
+    record["norm"], record["step"] = norms, step
     record["largest"] = max(record["largest"], norm)
-    record["step"], record["shift"] = step, 0.0
     record["step_cost"] += step * norm * norm
+    return norm
 
 
-@inlined
-def add_iterate(matrix, total, vectors, buffer, weights, record):
-    """Add D to the sum of iterates, whose lower triangle is `total`.
-
-    Eigenvectors wait, times sqrt |weights_i - rest|, in the buffer until it is full: from its top
-    those of positive sign, from its bottom those of negative sign; `rest` waits in the record.
-    All but the first, the third and `weights` are modified in place.
-    """
-    rank, rest, room = record["rank"], record["rest"], buffer.shape[0]
-    n_waiting = record["n_added"] + record["n_subtracted"]
-    if n_waiting + rank > room:
-        clear_waiting(total, buffer, record)
-    if rank < 0:
-        for i in range(total.shape[0]):
-            for j in range(i + 1):
-                total[i, j] += matrix[i, j]
-        return
-    for i in range(rank):
-        excess = weights[i] - rest
-        if excess > 0.0:
-            place = record["n_added"]
-            record["n_added"] += 1
-        else:
-            record["n_subtracted"] += 1
-            place = room - record["n_subtracted"]
-        for j in range(buffer.shape[1]):
-            buffer[place, j] = np.sqrt(abs(excess)) * vectors[i, j]
-    record["rest_total"] += rest
-
-
-@inlined
-def add_waiting(total, buffer, record):
-    """Add what waits in the buffer and in the record to the lower triangle of `total`.
-
-    Modified in place: `total`.
-    """
-    if record["n_added"] > 0:
-        add_gram(buffer[: record["n_added"]], 1.0, total)
-    if record["n_subtracted"] > 0:
-        add_gram(buffer[buffer.shape[0] - record["n_subtracted"] :], -1.0, total)
-    add_to_diagonal(total, record["rest_total"])
-
-
-@inlined
-def clear_waiting(total, buffer, record):
-    """`add_waiting`, and have nothing wait. Modified in place: `total` and `record`."""
-    add_waiting(total, buffer, record)
-    record["n_added"] = record["n_subtracted"] = 0
-    record["rest_total"] = 0.0
-
-
-@compiled
-def sums_of_iterates(state, records, sums, lo, hi):
-    """sums[k] <- the sum of the k-th candidate's iterates. Modified in place: `sums`."""
+@inline_kernel
+def step_euclidean(state, losses, A, B, lo, hi):
+    """D <- proj(D + gamma (a b' + b a')) for the candidates lo to hi. In place: `state`."""
     for k in range(lo, hi):
-        assign(sums[k], state[1, k])
-        add_waiting(sums[k], state[3, k], records[k])
-        mirror(sums[k])
-
-
-@inlined
-def certify_step(matrix, weights, record, inner, outer):
-    """Whether proj(D + gamma (a b' + b a')) is certain to clip no eigenvalue.
-
-    With inner = a.b and outer = |a||b|, the update moves no eigenvalue down by more than
-    gamma (outer - inner). If a known lower bound on D's eigenvalues leaves them all above the
-    shift that the trace asks for, the projection is that shift. Where D is not at hand it is
-    worth making only if more such steps may follow. `record` is modified in place.
-    """
-    d, gamma, rank = weights.size, record["step"], record["rank"]
-    trace = 0.0
-    for i in range(d):
-        trace += matrix[i, i] if rank < 0 else weights[i]
-    shift = max(0.0, (trace + 2.0 * gamma * inner - record["radius"]) / d)
-    fall = gamma * (outer - inner) + shift + d * EPS * record["radius"]
-    if not record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
-        record["shift"] = np.nan
-        return False
-    record["floor"] -= fall
-    record["shift"] = shift
-    return True
-
-
-@inlined
-def take_certified_step(matrix, total, vectors, buffer, weights, record, a, b):
-    """Add D to the sum of iterates, and D <- D + gamma (a b' + b a') - shift I.
-
-    D is made of its eigenvectors if it is not at hand. Modified in place: `matrix`, `total` and
-    `record`.
-    """
-    if record["rank"] >= 0:
-        assign(matrix, compose(vectors[: record["rank"]], weights, record["rest"]))
-        record["rank"] = -1
-        clear_waiting(total, buffer, record)
-    add_then_step(total, matrix, a, b, record["step"])
-    add_to_diagonal(matrix, -record["shift"])
-
-
-@inlined
-def find_eigenvectors(matrix, vectors, values, record):
-    """Those of the matrix, all of them, anew. The others are modified in place."""
-    assign(vectors, matrix)
-    eigh(vectors, values)
-    record["drift"] = 0.0
-
-
-@inlined
-def update_iterate(matrix, vectors, values, record, a, b):
-    """Eigenvectors of D + gamma (a b' + b a'), and how many.
-
-    They are found anew where D itself was kept. Where they were, nothing else is: once rounding
-    errors may have added up, they are made orthonormal again. All but a and b are modified in
-    place.
-    """
-    if record["rank"] < 0:
-        add_rank_two(matrix, a, b, record["step"])
-        find_eigenvectors(matrix, vectors, values, record)
-        return a.size
-    size = rank_two_update(vectors, values, record["rank"], a, b, record["step"])
-    if record["drift"] > MOST_DRIFT:
-        orthonormalise(vectors[:size])
-        record["drift"] = 0.0
-    record["drift"] += np.sqrt(size) * EPS
-    return size
-
-
-@inlined
-def update_sum(matrix, vectors, values, record, a, b):
-    """Eigenvectors of S + a b' + b a', and how many.
-
-    S itself is kept too, and they are found anew once rounding errors may have added up. All but
-    a and b are modified in place.
-    """
-    add_rank_two(matrix, a, b, 1.0)
-    if record["drift"] > MOST_DRIFT:
-        find_eigenvectors(matrix, vectors, values, record)
-        return a.size
-    size = rank_two_update(vectors, values, record["rank"], a, b, 1.0)
-    record["drift"] += np.sqrt(size) * EPS
-    return size
-
-
-@inlined
-def clip(vectors, values, size, weights, record):
-    """Project what was updated onto {D PSD, tr D <= radius}. Modified in place: all arrays."""
-    d = values.size
-    # A rest that is zero stays so.
-    last = d if size < d and values[size] > 0.0 else size
-    assign(values[:last], soft_threshold(values[:last], record["radius"]))
-    rest = values[size] if size < d else 0.0
-    record["rank"] = keep(vectors, values, size, rest, d * EPS * record["radius"])
-    record["rest"] = rest
-    floor = values[d - 1]
-    for i in range(record["rank"]):
-        floor = min(floor, values[i])
-    record["floor"] = floor
-    assign(weights, values)
-
-
-@inlined
-def weigh(vectors, values, size, weights, record):
-    """D = radius exp(eta S) / (tr exp(eta S) + 1) after S was updated. In place: all arrays."""
-    d = values.size
-    largest = 0.0
-    for i in range(size):
-        largest = max(largest, abs(values[i]))
-    rank = keep(vectors, values, size, 0.0, d * EPS * largest)
-    new, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
-    assign(weights[:rank], new)
-    weights[rank:] = rest
-    record["rank"], record["rest"], record["shift"] = rank, rest, np.nan
-
-
-@compiled
-def learn_euclidean(room, X, y, part, lo, hi):
-    """Meet a task and step down its gradient and back into the set, by the cheapest exact path.
-
-    It does both or, so that threads can share the candidates, the part asked for. Returns False,
-    with nothing learned, if the task is refused. `room` is modified in place.
-    """
-    state, rows, numbers, meetings = parts_of(room, X.shape[1])
-    records = numbers.view(RECORD)
-    if part != STEP and not meet_task(
-        state, rows, records, meetings, X, y, lo, hi, dual_of_iterate
-    ):
-        return False
-    for k in range(lo, lo if part == MEET else hi):
-        record = records[k]
-        matrix, total, vectors, buffer, values, weights, a, b, told = candidate(
-            state, rows, meetings, k
-        )
-        enter_task(told, record)
-        moves = told[1] > 0.0
-        if moves and certify_step(matrix, weights, record, told[3], told[4]):
-            take_certified_step(matrix, total, vectors, buffer, weights, record, a, b)
+        norm = record_task(state.records[k], losses[k], A[k], B[k])
+        if norm > 0.0 and take_certified_step(state, k, A[k], B[k]):
             continue
-        add_iterate(matrix, total, vectors, buffer, weights, record)
-        if moves:
-            size = update_iterate(matrix, vectors, values, record, a, b)
-            clip(vectors, values, size, weights, record)
-    return True
+        add_iterate(state, k)
+        if norm > 0.0:
+            rank = update_iterate(state, k, A[k], B[k])
+            clip(state, k, rank)
 
 
-@compiled
-def learn_entropic(room, X, y, part, lo, hi):
-    """Meet a task and step to the leader, regularised by entropy; otherwise `learn_euclidean`."""
-    state, rows, numbers, meetings = parts_of(room, X.shape[1])
-    records = numbers.view(RECORD)
-    if part != STEP and not meet_task(
-        state, rows, records, meetings, X, y, lo, hi, dual_of_factors
-    ):
-        return False
-    for k in range(lo, lo if part == MEET else hi):
-        record = records[k]
-        matrix, total, vectors, buffer, values, weights, a, b, told = candidate(
-            state, rows, meetings, k
-        )
-        enter_task(told, record)
-        add_iterate(matrix, total, vectors, buffer, weights, record)
-        if told[1] > 0.0:
-            size = update_sum(matrix, vectors, values, record, a, b)
-            weigh(vectors, values, size, weights, record)
-    return True
-
-
-@compiled
-def start_over(state, rows, records):
-    """Find all that is kept beside the matrices, D or S, anew. All arrays are modified in place."""
-    for k in range(records.size):
-        vectors, values, record = state[2, k], rows[0, k], records[k]
-        find_eigenvectors(state[0, k], vectors, values, record)
-        if record["entropic"]:
-            weigh(vectors, values, values.size, rows[1, k], record)
-        else:
-            clip(vectors, values, values.size, rows[1, k], record)
-
-
-@compiled
-def follow_duals(state, rows, numbers, meetings, R, starts, corners, grams, duals, totals, lo, hi):
-    """Update X D X' of every task, and its sum over the run, by the step that D has taken.
-
-    A certified step D + gamma (a b' + b a') - shift I changes it by
-    gamma (p q' + q p') - shift XX' with p = Xa and q = Xb; after others it is computed anew.
-    `duals` and `totals` are modified in place.
-    """
-    records = numbers.view(RECORD)
+@inline_kernel
+def step_entropic(state, losses, A, B, lo, hi):
+    """S <- S + a b' + b a', D <- radius exp(eta S) / (tr exp(eta S) + 1). In place: `state`."""
     for k in range(lo, hi):
-        totals[k] += duals[k]
-        gamma, shift = records[k]["step"], records[k]["shift"]
-        for t in range(starts.size - 1):
-            X = R[starts[t] : starts[t + 1]]
-            dual = duals[k, corners[t] : corners[t + 1]].reshape(X.shape[0], X.shape[0])
-            if np.isnan(shift):
-                new = dual_of_iterate(state[0, k], state[2, k], rows[1, k], records[k], X)
-                mirror_upper(new)
-                assign(dual, new)
-            elif meetings[k, 2, 1] > 0.0:
-                gram = grams[corners[t] : corners[t + 1]].reshape(dual.shape)
-                a, b = meetings[k, 0, : X.shape[1]], meetings[k, 1, : X.shape[1]]
-                add_rank_two(dual, product(X, a), product(X, b), gamma)
-                if shift > 0.0:
-                    dual -= shift * gram
+        norm = record_task(state.records[k], losses[k], A[k], B[k])
+        add_iterate(state, k)
+        if norm > 0.0:
+            rank = update_sum(state, k, A[k], B[k])
+            weigh(state, k, rank)
+
+
+@inline_kernel
+def add_iterate(state, k):
+    """Add D to the sum of the iterates. Modified in place: the lower triangle of totals[k]."""
+    total, record = state.totals[k], state.records[k]
+    rank, rest = record["rank"], record["rest"]
+    if rank < 0:
+        total += state.matrices[k]
+        return
+    # V' diag(weights - rest) V is a Gram matrix of the v_i with a positive weight, less one of
+    # those with a negative weight.
+    rows, n_positive, n_negative = np.empty((rank, total.shape[0])), 0, 0
+    for i in range(rank):
+        excess = state.weights[k, i] - rest
+        if excess > 0.0:
+            place = n_positive
+            n_positive += 1
+        else:
+            n_negative += 1
+            place = rank - n_negative
+        root = np.sqrt(abs(excess))
+        for j in range(rows.shape[1]):
+            rows[place, j] = root * state.vectors[k, i, j]
+    if n_positive > 0:
+        add_gram(rows[:n_positive], 1.0, total)
+    if n_negative > 0:
+        add_gram(rows[n_positive:], -1.0, total)
+    for i in range(total.shape[0]):
+        total[i, i] += rest
+
+
+@inline_kernel
+def take_certified_step(state, k, a, b):
+    """D + gamma (a b' + b a') - shift I, if that is certainly PSD; return whether it was taken.
+
+    The update lowers no eigenvalue by more than gamma (|a||b| - a.b). If a known lower bound on
+    D's eigenvalues leaves them above the shift that the trace asks for, the projection is that
+    shift and needs no eigenvectors. If D is not at hand, it is formed from its eigenvectors, which
+    pays only if more such steps may follow. Adds D to the sum of the iterates first. Modified in
+    place: `state`.
+    """
+    D, record, d, inner = state.matrices[k], state.records[k], a.size, np.dot(a, b)
+    gamma, rank = record["step"], record["rank"]
+    trace = np.trace(D) if rank < 0 else state.weights[k].sum()
+    shift = max(0.0, (trace + 2.0 * gamma * inner - record["radius"]) / d)
+    fall = gamma * (np.linalg.norm(a) * np.linalg.norm(b) - inner) + shift
+    fall += d * EPS * record["radius"]
+    if not record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
+        return False
+    if rank >= 0:
+        assign(D, compose(state.vectors[k, :rank], state.weights[k], record["rest"]))
+        record["rank"] = -1
+    state.totals[k] += D
+    add_rank_two(D, a, b, gamma)
+    for i in range(d):
+        D[i, i] -= shift
+    record["floor"] -= fall
+    return True
+
+
+@inline_kernel
+def decompose(state, k):
+    """Eigenvalues and eigenvectors of the matrix, D or S. Modified in place: `state`."""
+    values, vectors = eigh(state.matrices[k])
+    assign(state.values[k], values)
+    assign(state.vectors[k], vectors)
+    state.records[k]["drift"] = 0.0
+
+
+@inline_kernel
+def update_iterate(state, k, a, b):
+    """Eigenvectors of D + gamma (a b' + b a'); return how many. Modified in place: `state`.
+
+    Where D itself was kept, they are computed anew. Where they were kept, nothing else is, and
+    they are made orthonormal again once rounding errors may have added up.
+    """
+    record, vectors, values = state.records[k], state.vectors[k], state.values[k]
+    if record["rank"] < 0:
+        add_rank_two(state.matrices[k], a, b, record["step"])
+        decompose(state, k)
+        return a.size
+    rank = rank_two_update(vectors, values, record["rank"], a, b, record["step"])
+    if record["drift"] > MOST_DRIFT:
+        orthonormalise(vectors[:rank])
+        record["drift"] = 0.0
+    record["drift"] += np.sqrt(rank) * EPS
+    return rank
+
+
+@inline_kernel
+def clip(state, k, rank):
+    """Project a D of `rank` known eigenvectors onto {D PSD, tr D <= radius}. In place: `state`."""
+    record, values = state.records[k], state.values[k]
+    d, radius = values.size, record["radius"]
+    # The rest, if it is zero, stays zero.
+    last = d if rank < d and values[rank] > 0.0 else rank
+    assign(values[:last], soft_threshold(values[:last], radius))
+    rest = values[rank] if rank < d else 0.0
+    record["rank"] = drop_rest(state.vectors[k], values, rank, rest, d * EPS * radius)
+    record["rest"], record["floor"] = rest, values.min()
+    assign(state.weights[k], values)
+
+
+@inline_kernel
+def update_sum(state, k, a, b):
+    """S + a b' + b a' and its eigenvectors; return how many. Modified in place: `state`.
+
+    The eigenvectors are computed anew once rounding errors may have added up.
+    """
+    record, vectors, values = state.records[k], state.vectors[k], state.values[k]
+    add_rank_two(state.matrices[k], a, b, 1.0)
+    if record["drift"] > MOST_DRIFT:
+        decompose(state, k)
+        return a.size
+    record["drift"] += np.sqrt(record["rank"] + 2) * EPS
+    return rank_two_update(vectors, values, record["rank"], a, b, 1.0)
+
+
+@inline_kernel
+def weigh(state, k, rank):
+    """D = radius exp(eta S) / (tr exp(eta S) + 1), by `rank` known eigenvectors of S.
+
+    Modified in place: `state`.
+    """
+    record, values = state.records[k], state.values[k]
+    d, largest = values.size, np.abs(values[:rank]).max()
+    rank = drop_rest(state.vectors[k], values, rank, 0.0, d * EPS * largest)
+    weights, rest = soften(values[:rank], d - rank, record["step"], record["radius"])
+    assign(state.weights[k, :rank], weights)
+    state.weights[k, rank:] = rest
+    record["rank"], record["rest"] = rank, rest
+
+
+@kernel
+def iterate(state, k):
+    """D of the k-th candidate, d x d."""
+    rank = state.records[k]["rank"]
+    if rank < 0:
+        return state.matrices[k].copy()
+    return compose(state.vectors[k, :rank], state.weights[k], state.records[k]["rest"])
+
+
+@kernel
+def mean_iterate(state, k):
+    """The mean of the iterates of the k-th candidate, d x d."""
+    mean = state.totals[k] / state.records[k]["n_tasks"]
+    mirror(mean)
+    return mean
+
+
+@kernel
+def restart(state):
+    """Derive everything else anew from the matrices, D or S. Modified in place: `state`."""
+    for k in range(state.records.size):
+        decompose(state, k)
+        if state.records[k]["entropic"]:
+            weigh(state, k, state.values.shape[1])
+        else:
+            clip(state, k, state.values.shape[1])

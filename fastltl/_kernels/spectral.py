@@ -1,235 +1,214 @@
-"""Eigenvalues and eigenvectors: the two geometries, and decompositions that are kept.
+"""Eigenvalues and eigenvectors: the two geometries, and updates of kept decompositions.
 
-A = sum_i values_i v_i v_i' + rest (I - sum_i v_i v_i') is kept as its first `rank` eigenvectors,
-which are rows of `vectors`, and its eigenvalues: those from values[rank] on are all `rest`.
+A symmetric matrix A = sum_i values_i v_i v_i' + rest (I - sum_i v_i v_i') is kept as its first
+`rank` eigenvectors, which are rows of `vectors`, and its d eigenvalues: from values[rank] on all
+equal `rest`.
 """
 
 import numpy as np
 
-from fastltl._kernels import tridiagonal
-from fastltl._kernels.compilation import IS_DIRECT, compiled, inlined
 from fastltl._kernels.linalg import (
     EPS,
-    apply,
-    eigenvectors,
-    eigh,
-    length,
+    cholesky,
+    kernel,
     secular_root,
-    sort_descending,
-    transposed_multiply,
+    tridiagonal_eigenvalues,
+    tridiagonal_eigenvectors,
+    tridiagonal_form,
 )
-from fastltl._kernels.task import (
-    add_rank_two,
-    add_to_diagonal,
-    assign,
-    mirror,
-    outer_gram,
-    product,
-    transposed_product,
-)
-from fastltl._kernels.tiles import cholesky, multiply
-from fastltl._kernels.tridiagonal import eigenvalues
+from fastltl._kernels.task import add_rank_two, assign, mirror
 
 
-@inlined
+@kernel
 def soft_threshold(values, radius):
-    """max(0, g_i - a) with the least a >= 0 that brings their sum to the radius, by sorting.
+    """max(0, g_i - shift) with the least shift >= 0 that brings their sum to the radius.
 
-    Where the positive parts of g sum to less than the radius already, a is 0: a root search
-    without that case would answer with a negative one. Otherwise all is computed relative to
-    the largest g, so that a radius far below it is not lost to rounding.
+    The shift is found by sorting, O(d log d). It is 0 where the positive parts of g sum to less
+    than the radius; a root search without that case would answer with a negative one. Otherwise
+    all is relative to the largest g, so that a radius far below it is not lost to rounding.
     """
-    kept, total, top = np.empty(values.size), 0.0, values[0]
-    for i in range(values.size):
-        kept[i] = max(values[i], 0.0)
-        total += kept[i]
-        top = max(top, values[i])
-    if total <= radius:
+    kept = np.maximum(values, 0.0)
+    if kept.sum() <= radius:
         return kept
-    for i in range(values.size):
-        kept[i] = values[i] - top
-    descending = kept.copy()
-    sort_descending(descending)
+    below_top = values - values.max()
+    descending = np.sort(below_top)[::-1]
     excess, shift = -radius, -radius
     for k in range(1, descending.size):
         excess += descending[k]
         if excess >= (k + 1) * descending[k]:
             break
         shift = excess / (k + 1)
-    for i in range(values.size):
-        kept[i] = max(kept[i] - shift, 0.0)
-    return kept
+    return np.maximum(below_top - shift, 0.0)
 
 
-@compiled
+@kernel
+def eigh(A):
+    """Eigenvalues, ascending, and eigenvectors, as rows, of a symmetric A."""
+    values, vectors = np.linalg.eigh(A)
+    return values, np.ascontiguousarray(vectors.T)
+
+
+@kernel
 def compose(vectors, values, rest):
     """sum_i values_i v_i v_i' + rest (I - sum_i v_i v_i'), the v_i being the rows of `vectors`."""
-    scaled = np.empty(vectors.shape)
-    for i in range(vectors.shape[0]):
-        for j in range(vectors.shape[1]):
-            scaled[i, j] = (values[i] - rest) * vectors[i, j]
-    A = np.zeros((vectors.shape[1], vectors.shape[1]))
-    if vectors.shape[0] > 0:
-        transposed_multiply(scaled, vectors, A)
+    rank, d = vectors.shape
+    A, scaled = np.zeros((d, d)), np.empty((rank, d))
+    if rank > 0:
+        for i in range(rank):
+            for j in range(d):
+                scaled[i, j] = (values[i] - rest) * vectors[i, j]
+        np.dot(scaled.T, vectors, A)
         mirror(A)
-    add_to_diagonal(A, rest)
+    for i in range(d):
+        A[i, i] += rest
     return A
 
 
-@compiled
+@kernel
 def project(Q, radius):
-    """The nearest D to Q, in Frobenius norm, with D PSD and tr D <= radius.
+    """The nearest D to Q, d x d, in Frobenius norm with D PSD and tr D <= radius.
 
-    If Q less the shift that the trace asks for is PSD, which its Cholesky factor shows in a small
-    part of the time of its eigenvectors, that is it, unless the radius is so far below the trace
-    that it would lose digits. Otherwise all eigenvalues v_i tell the shift, and eigenvectors are
-    found of those above it or, if these are fewer, of those below: D is the sum of (v_i - shift)
-    times these, or Q - shift I without it.
+    If Q less the shift that the trace asks for is PSD, as a Cholesky decomposition shows in a
+    small part of the time, that is the answer, unless the radius is so far below the trace that
+    digits are lost. Otherwise the eigenvalues v_i determine the shift, and only the eigenvectors
+    of those above it, or of those below if they are fewer, are computed: D is the sum of
+    (v_i - shift) v_i v_i' over the former, or Q - shift I less the same sum over the latter.
     """
-    d, trace = Q.shape[0], 0.0
-    for i in range(d):
-        trace += Q[i, i]
+    d, trace = Q.shape[0], np.trace(Q)
     if trace <= 10.0 * radius:
         shifted = Q.copy()
-        add_to_diagonal(shifted, -max(0.0, (trace - radius) / d))
+        for i in range(d):
+            shifted[i, i] -= max(0.0, (trace - radius) / d)
         if cholesky(shifted.copy()):
             return shifted
-    A, T = Q.copy(), np.zeros((3, d))
-    values = eigenvalues(A, T)
+    A = Q.copy()
+    T = tridiagonal_form(A)
+    values = tridiagonal_eigenvalues(A, T)
     kept = soft_threshold(values, radius)
     if np.array_equal(kept, values):
         return Q.copy()
-    shift, n_clipped = values[-1] - kept[-1], 0
-    for i in range(d):
-        n_clipped += kept[i] == 0.0
+    shift, n_clipped = values[-1] - kept[-1], np.sum(kept == 0.0)
     keeps_digits = max(values[-1], -values[0]) <= 10.0 * kept[-1]
     if n_clipped < d - n_clipped and keeps_digits:
-        D = compose(eigenvectors(A, T, values, 0, n_clipped), shift - values[:n_clipped], 0.0)
-        add_to_diagonal(D, -shift)
-        D += Q
+        clipped = tridiagonal_eigenvectors(A, T, values, 0, n_clipped)
+        D = compose(clipped, shift - values[:n_clipped], 0.0) + Q
+        for i in range(d):
+            D[i, i] -= shift
     else:
-        D = compose(eigenvectors(A, T, values, n_clipped, d), kept[n_clipped:], 0.0)
-    if np.isnan(D[0, 0]):
-        vectors = Q.copy()
-        eigh(vectors, values)
+        D = compose(tridiagonal_eigenvectors(A, T, values, n_clipped, d), kept[n_clipped:], 0.0)
+    if np.isnan(D[0, 0]):  # some eigenvectors were not found on their own
+        values, vectors = eigh(Q)
         D = compose(vectors, soft_threshold(values, radius), 0.0)
     return D
 
 
-@compiled
-def least_eigenvalue(A):
-    """The least eigenvalue of a symmetric A, in half the time of all of them."""
-    least = tridiagonal.least_eigenvalue(A.copy())
-    if np.isnan(least):
-        vectors, values = A.copy(), np.empty(A.shape[0])
-        eigh(vectors, values)
-        least = values[0]
-    return least
-
-
-@compiled
+@kernel
 def features(D, X):
-    """X D^(1/2), with the symmetric root of D."""
-    vectors, values = D.copy(), np.empty(D.shape[0])
-    eigh(vectors, values)
-    XR = np.empty(X.shape)
-    multiply(X, compose(vectors, np.sqrt(np.maximum(values, 0.0)), 0.0), XR)
-    return XR
+    """X D^(1/2), n x d, with the symmetric root of D."""
+    values, vectors = eigh(D)
+    return np.dot(X, compose(vectors, np.sqrt(np.maximum(values, 0.0)), 0.0))
 
 
-@inlined
+@kernel
 def soften(values, n_rest, eta, radius):
-    """Exponential weights: radius exp(eta s_i) / (sum_j exp(eta s_j) + n_rest + 1).
+    """radius exp(eta s_i) / (sum_j exp(eta s_j) + n_rest + 1): exponential weights.
 
-    Returns the weights of the s_i and the weight of a zero, which `n_rest` more coordinates and
+    Returns the weights of the s_i, and the weight of a zero, which `n_rest` more coordinates and
     the slack coordinate have. The largest exponent is subtracted everywhere first.
     """
     top = 0.0
     for value in values:
         top = max(top, eta * value)
-    rest = np.exp(-top)
-    weights, total = np.empty(values.size), (n_rest + 1) * rest
-    for i in range(values.size):
-        weights[i] = np.exp(eta * values[i] - top)
-        total += weights[i]
-    for i in range(values.size):
-        weights[i] *= radius / total
-    return weights, radius * rest / total
+    weights, rest = np.exp(eta * values - top), np.exp(-top)
+    total = weights.sum() + (n_rest + 1) * rest
+    return weights * (radius / total), radius * rest / total
 
 
-@compiled
+@kernel
 def entropic_iterate(S, eta, radius):
     """D = radius exp(eta S) / (tr exp(eta S) + 1)."""
-    vectors, values = S.copy(), np.empty(S.shape[0])
-    eigh(vectors, values)
+    values, vectors = eigh(S)
     weights, _ = soften(values, 0, eta, radius)
     return compose(vectors, weights, 0.0)
 
 
-@compiled
+@kernel
+def pivoted_cholesky(A):
+    """A = F'F to rounding, for a PSD A, with as many rows in F as A has rank."""
+    d, remaining = A.shape[0], np.diag(A).copy()
+    F, threshold = np.zeros((d, d)), d * EPS * remaining.max()
+    for rank in range(d):
+        pivot = np.argmax(remaining)
+        if not remaining[pivot] > threshold:
+            return F[:rank]
+        row = A[pivot].copy()
+        for i in range(rank):
+            row -= F[i, pivot] * F[i]
+        row /= np.sqrt(remaining[pivot])
+        assign(F[rank], row)
+        remaining -= row * row
+        remaining[pivot] = 0.0
+    return F
+
+
+@kernel
 def extend_basis(vectors, rank, a, coordinates):
-    """Coordinates of a in the orthonormal rows vectors[:rank], grown by one row if a needs it.
+    """Coordinates of a in the orthonormal rows vectors[:rank], and one row more if a needs it.
 
     Returns the new rank. Two passes of Gram-Schmidt keep the rows orthonormal to rounding.
-    `vectors` and `coordinates`, which has room for rank + 1, are modified in place.
+    Modified in place: `vectors`, d x d, and `coordinates`, of size rank + 1 or more.
     """
-    basis = vectors[:rank]
-    apply(basis, a, coordinates[:rank])
-    if rank == a.size:
-        return rank
-    rest = a - transposed_product(basis, coordinates[:rank])
-    again = product(basis, rest)
-    rest -= transposed_product(basis, again)
-    distance = length(rest)
-    for i in range(rank):
-        coordinates[i] += again[i]
-    if distance <= a.size * EPS * length(a):
+    basis, rest = vectors[:rank], a.copy()
+    for _ in range(2):
+        along = np.dot(basis, rest)
+        coordinates[:rank] += along
+        if rank == a.size:
+            return rank
+        if rank > 0:
+            rest -= np.dot(along, basis)
+    distance = np.linalg.norm(rest)
+    if distance <= a.size * EPS * np.linalg.norm(a):
         return rank
     coordinates[rank] = distance
-    for j in range(a.size):
-        vectors[rank, j] = rest[j] / distance
+    assign(vectors[rank], rest / distance)
     return rank + 1
 
 
-@inlined
+@kernel
 def rank_two_update(vectors, values, rank, a, b, c):
-    """Eigen-decomposition of A + c (a b' + b a') from that of A.
+    """Update the eigen-decomposition of A to that of A + c (a b' + b a'); return its rank.
 
     The sum differs from `rest` times the identity in the span of the v_i, a and b alone. With a
     and b of unit length there, a b' + b a' = (p p' - q q') / 2 for p = a + b and q = a - b: two
-    updates of rank one. Returns the new rank. `vectors` and `values` are modified in place.
+    updates of rank one. Modified in place: `vectors`, d x d, and `values`.
     """
     alpha, beta = np.zeros(rank + 2), np.zeros(rank + 2)
-    grown = extend_basis(vectors, rank, a, alpha)
-    size = extend_basis(vectors, grown, b, beta)
+    size = extend_basis(vectors, extend_basis(vectors, rank, a, alpha), b, beta)
     alpha, beta, new = alpha[:size], beta[:size], values[:size].copy()
-    rotation = np.zeros((size, size))
-    add_to_diagonal(rotation, 1.0)
-    a_length, b_length = length(alpha), length(beta)
-    half = 0.5 * c * a_length * b_length
-    p, q = np.empty(size), np.empty(size)
+    a_norm, b_norm = np.linalg.norm(alpha), np.linalg.norm(beta)
+    p, q = alpha / a_norm + beta / b_norm, alpha / a_norm - beta / b_norm
+    half = 0.5 * c * a_norm * b_norm
+    rows = np.empty((size, a.size + 1))  # the eigenvectors, and q beside them, which turns too
     for i in range(size):
-        p[i] = alpha[i] / a_length + beta[i] / b_length
-        q[i] = alpha[i] / a_length - beta[i] / b_length
-    found = IS_DIRECT
+        for j in range(a.size):
+            rows[i, j] = vectors[i, j]
+        rows[i, a.size] = q[i]
+    found = rank_one_update(new, rows, p, half)
     if found:
-        found = rank_one_update(new, rotation, p, half) and rank_one_update(
-            new, rotation, product(rotation, q), -half
-        )
+        found = rank_one_update(new, rows, rows[:, a.size].copy(), -half)
     if not found:
-        rotation[:] = 0.0
-        for i in range(size):
-            rotation[i, i] = values[i]
-        add_rank_two(rotation, alpha, beta, c)
-        eigh(rotation, new)
-    rotated = np.empty((size, a.size))
-    multiply(rotation, vectors[:size], rotated)
-    assign(vectors[:size], rotated)
+        in_basis = np.diag(values[:size])
+        add_rank_two(in_basis, alpha, beta, c)
+        new, rotation = eigh(in_basis)
+        rows = np.dot(rotation, vectors[:size])
     assign(values[:size], new)
+    for i in range(size):
+        for j in range(a.size):
+            vectors[i, j] = rows[i, j]
     return size
 
 
-@compiled
+@kernel
 def rank_one_update(values, vectors, z, rho):
     """Eigen-decomposition of diag(values) + rho z z', applied to the rows of `vectors`.
 
@@ -239,69 +218,61 @@ def rank_one_update(values, vectors, z, rho):
         z_i^2 = (r_i - d_i) prod_{j != i} (r_j - d_i) / (d_j - d_i) / rho,
 
     the eigenvectors z_i / (d_i - r_j) are orthogonal to rounding, however close the roots.
-    Returns False if a root was not found. `values` and `vectors` are modified in place.
+    Returns False if a root was not found. Modified in place: `values` and `vectors`.
     """
-    size = length(z)
-    if size == 0.0 or rho == 0.0:
+    norm = np.linalg.norm(z)
+    if norm == 0.0 or rho == 0.0:
         return True
-    # A fall is the rise of the negative. LAPACK squares what it is given: a power of two for the
-    # unit changes no digit, and leaves numbers around 1.
+    # A negative rho is a positive one for the negative matrix. LAPACK squares its arguments: with
+    # a power of two as the unit no digit changes, and numbers are around 1.
     sign = 1.0 if rho > 0.0 else -1.0
-    z, rho, largest = z / size, abs(rho) * size * size, 0.0
-    for value in values:
-        largest = max(largest, abs(value))
-    unit = 2.0 ** np.floor(np.log2(max(rho, largest)))
+    z, rho = z / norm, abs(rho) * norm * norm
+    unit = 2.0 ** np.floor(np.log2(max(rho, np.abs(values).max())))
     rho, poles = rho / unit, sign * values / unit
     active = deflate(poles, vectors, z, rho)
-    k, width = active.size, vectors.shape[1]
+    k = active.size
     if k == 0:
         return True
-    d, weights, rows = np.empty(k), np.empty(k), np.empty((k, width))
-    for i in range(k):
-        d[i], weights[i] = poles[active[i]], z[active[i]]
-        for j in range(width):
-            rows[i, j] = vectors[active[i], j]
+    d, weights, rows = poles[active], z[active], vectors[active]
     distances, squares = np.empty((k, k)), np.ones(k)
     for j in range(k):
         root = secular_root(j, d, weights, rho, distances[j])
         if np.isnan(root):
             return False
         poles[active[j]] = root
-        for i in range(k):
-            squares[i] *= distances[j, i] / (d[i] - d[j] if i != j else -1.0)
-    for j in range(k if k > 2 else 0):
-        norm = 0.0
-        for i in range(k):
-            z_i = np.copysign(np.sqrt(max(0.0, squares[i])), weights[i])
-            distances[j, i] = z_i / distances[j, i]
-            norm += distances[j, i] * distances[j, i]
-        norm = np.sqrt(norm)
-        for i in range(k):
-            distances[j, i] /= norm
-    rotated = np.empty((k, width))
-    multiply(distances, rows, rotated)
+        for i in range(j):
+            squares[i] *= distances[j, i] / (d[i] - d[j])
+        squares[j] *= -distances[j, j]
+        for i in range(j + 1, k):
+            squares[i] *= distances[j, i] / (d[i] - d[j])
+    if k > 2:  # else LAPACK has given the eigenvectors
+        z_exact = np.copysign(np.sqrt(np.maximum(0.0, squares)), weights)
+        for j in range(k):
+            square = 0.0
+            for i in range(k):
+                distances[j, i] = z_exact[i] / distances[j, i]
+                square += distances[j, i] * distances[j, i]
+            distances[j] /= np.sqrt(square)
+    rotated = np.dot(distances, rows)
     for i in range(k):
-        for j in range(width):
-            vectors[active[i], j] = rotated[i, j]
-    for i in range(values.size):
-        values[i] = sign * poles[i] * unit
+        assign(vectors[active[i]], rotated[i])
+    assign(values, sign * unit * poles)
     return True
 
 
-@inlined
+@kernel
 def deflate(poles, vectors, z, rho):
     """Indices, in ascending order of their poles, of what a rank-one update changes.
 
-    Where z_i is zero to rounding nothing changes; where two poles are equal to rounding, their
-    eigenvectors are turned until one of the two z is zero. `poles`, z and the rows of `vectors`
-    are modified in place.
+    Where z_i is zero to rounding nothing changes. Where two poles are equal to rounding, their
+    eigenvectors are rotated until one of the two z is zero. Modified in place: `poles`, z and the
+    rows of `vectors`.
     """
-    # By insertion: kept eigenvalues are nearly in order, or nearly in the opposite one.
-    size = poles.size
-    falls = poles[0] > poles[-1]
+    # Insertion sort: kept eigenvalues are nearly in order, or nearly in the opposite one.
+    size, is_falling = poles.size, poles[0] > poles[-1]
     order = np.empty(size, np.int64)
     for i in range(size):
-        index, j = size - 1 - i if falls else i, i
+        index, j = size - 1 - i if is_falling else i, i
         while j > 0 and poles[order[j - 1]] > poles[index]:
             order[j] = order[j - 1]
             j -= 1
@@ -330,27 +301,24 @@ def deflate(poles, vectors, z, rho):
     return active[:k]
 
 
-@inlined
+@kernel
 def orthonormalise(vectors):
-    """V <- (3 V - V V' V) / 2: Newton's step for V V' = I, which squares the error of rows that
-    are orthonormal nearly. Modified in place.
+    """V <- (3 V - V V' V) / 2: Newton's step for V V' = I, which squares the error of nearly
+    orthonormal rows. Modified in place.
     """
-    rotated = np.empty(vectors.shape)
-    multiply(outer_gram(vectors, vectors), vectors, rotated)
-    for i in range(vectors.shape[0]):
-        for j in range(vectors.shape[1]):
-            vectors[i, j] = 1.5 * vectors[i, j] - 0.5 * rotated[i, j]
+    step = np.dot(np.dot(vectors, vectors.T), vectors)
+    assign(vectors, 1.5 * vectors - 0.5 * step)
 
 
-@inlined
-def keep(vectors, values, rank, rest, cut):
-    """Move the eigenpairs that differ from `rest` by more than `cut` to the front, and count them.
+@kernel
+def drop_rest(vectors, values, rank, rest, tolerance):
+    """Move the eigenpairs that differ from `rest` to the front, and return their number.
 
-    `vectors` and `values` are modified in place.
+    Differences up to `tolerance` count as none. Modified in place: `vectors` and `values`.
     """
     kept = 0
     for i in range(rank):
-        if abs(values[i] - rest) > cut:
+        if abs(values[i] - rest) > tolerance:
             values[kept] = values[i]
             if kept < i:
                 assign(vectors[kept], vectors[i])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
+from fastltl._kernels.online import restart
+from fastltl._online_run import OnlineRun
+from fastltl._threads import call_kernel
 from fastltl._validation import check_count
 from fastltl.distributed.shards import Shard, ShardedTaskSet, load_shard
 from fastltl.online import OnlineLTL
@@ -14,10 +19,10 @@ from fastltl.tasks import TaskSet
 
 
 def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
-    """`path.fit` over the tasks of all shards, with the candidates spread over the workers.
+    """Fit a path to the tasks of all shards, with the candidates spread over the workers.
 
-    The path has the bits that it would have had on one machine. Every worker reads all shards, one
-    at a time; only what was learned comes back.
+    The result has the same bits as on one machine. Every worker reads all shards, one at a time,
+    and only the fitted state comes back.
 
     Parameters
     ----------
@@ -45,35 +50,38 @@ def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
     """
     _check_fit(path, OnlineLTLPath, tasks)
     cluster, lams = tasks.cluster, path._lams()
-    OnlineLTLPath(**path.get_params(deep=False))._begin(tasks.n_features)  # names what is bad now
+    OnlineLTLPath(**path.get_params(deep=False))._new_run(tasks.n_features)  # checks the parameters
     n_parts = min(len(lams), max(1, len(cluster.client.nthreads())))
     changes = {"validation": None, "score_every": None, "progress": False, "n_threads": 1}
     parts = [
         OnlineLTLPath(**path.get_params(deep=False) | changes | {"lams": part})
         for part in np.array_split(lams, n_parts)
     ]
-    asked = [cluster.submit(_learned_from_all, part, tasks.shards) for part in parts]
-    runs = cluster.results(asked)
+    futures = [cluster.submit(_learn_all_shards, part, tasks.shards) for part in parts]
+    runs = cluster.results(futures)
+    arrays = {
+        name: np.concatenate([run[name] for run in runs])
+        for name in runs[0]
+        if isinstance(runs[0][name], np.ndarray)
+    }
     records = {
         name: [value for run in runs for value in run["records"][name]]
         for name in runs[0]["records"]
     }
-    state, rows = (np.concatenate([run[name] for run in runs], 1) for name in ("state", "rows"))
-    run = {"state": state, "rows": rows, "records": records, "is_merged": False}
     fresh = OnlineLTLPath(**path.get_params(deep=False))
+    run = {**arrays, "records": records, "is_merged": False}
     fresh._restore({"run": run} | _features(tasks))
-    path._take_over(fresh)
+    path._replace_state(fresh)
     return path
 
 
 def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> OnlineLTL:
-    """Fit a learner to shards side by side: each to tasks of its own, merged every so many.
+    """Fit a learner to all shards side by side, and merge their states every so many tasks.
 
-    From a common start each shard takes the learner through its next tasks. Then the ways are
-    merged: tasks seen, losses and the sums of iterates add up, so that `D_` is the mean over all
-    iterates of all shards; the next start is the mean of the iterates or, entropic, the iterate for
-    the gradients of all shards. What that costs is measured in docs/scaling.md; there is no
-    `regret_bound_`.
+    From a common start, each shard learns from its next tasks. Then the states are merged: tasks
+    seen, losses and sums of iterates add up, so that `D_` is the mean over all iterates of all
+    shards; the next start is the mean of the iterates or, entropic, the iterate for the gradients
+    of all shards. docs/scaling.md measures the cost; there is no `regret_bound_`.
 
     Parameters
     ----------
@@ -81,7 +89,7 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
         Fitted in place.
     tasks : ShardedTaskSet
     every : int
-        Tasks that a shard takes between merges. At the end of a shard the others go on.
+        Tasks that each shard learns from between merges. Shorter shards end earlier.
 
     Returns
     -------
@@ -103,59 +111,85 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
     """
     _check_fit(learner, OnlineLTL, tasks)
     every, cluster = check_count(every, "every"), tasks.cluster
-    settings = OnlineLTL(**learner.get_params(deep=False))
-    run = settings._new_run(tasks.n_features)
+    fresh = OnlineLTL(**learner.get_params(deep=False))
+    run = fresh._new_run(tasks.n_features)
     sizes = [len(facts.labels) for facts in tasks.facts]
     for first in range(0, max(sizes), every):
-        start = cluster.send(run.checkpoint())
-        asked = [
-            cluster.submit(_learned_from_some, i, settings, start, part, first, first + every)
+        start = cluster.send(run)
+        futures = [
+            cluster.submit(_learn_some_tasks, i, fresh, start, part, first, first + every)
             for i, (part, size) in enumerate(zip(tasks.parts, sizes, strict=True))
             if first < size
         ]
-        ends = []
-        for one in asked:
-            ends.append(settings._new_run(tasks.n_features))
-            ends[-1].restore(cluster.result(one))
-        run.merge(ends)
-    settings._restore({"run": run.checkpoint()} | _features(tasks))
-    learner._take_over(settings)
+        merge_runs(run, cluster.results(futures))
+    fresh._restore({"run": run.checkpoint()} | _features(tasks))
+    learner._replace_state(fresh)
     return learner
 
 
+def merge_runs(run: OnlineRun, ends: Sequence[OnlineRun]) -> None:
+    """Continue a run from where copies of it have come, each with tasks of its own.
+
+    Tasks, losses, squared norms and sums of iterates add up. The next iterate is the mean of
+    theirs or, entropic, the one for the gradients of all of them.
+    """
+    records, later = run.state.records, [end.state.records for end in ends]
+    start = records.copy()
+    for name in ("n_tasks", "loss", "step_cost"):
+        records[name] += sum(end[name] - start[name] for end in later)
+    # In units in which squares neither underflow nor overflow.
+    norms = np.array([start["norm"], *(end["norm"] for end in later)])
+    unit = np.where(norms.max(axis=0) > 0.0, norms.max(axis=0), 1.0)
+    first, *others = norms / unit
+    squares = sum((other - first) * (other + first) for other in others)
+    records["norm"] = unit * np.sqrt(first**2 + squares)
+    records["largest"] = np.max([end["largest"] for end in later], axis=0)
+    clocks = np.where(records["adaptive"] > 0, records["norm"], np.sqrt(records["n_tasks"]))
+    moved = clocks > 0.0
+    records["step"] = np.where(moved, records["scale"] / np.where(moved, clocks, 1.0), 0.0)
+    matrices, totals = run.state.matrices, run.state.totals
+    totals += sum(end.state.totals - totals for end in ends)
+    if run.is_entropic:
+        matrices += sum(end.state.matrices - matrices for end in ends)
+    else:
+        matrices[:] = np.mean([end.representations("last") for end in ends], axis=0)
+    call_kernel(restart, run.n_features, run.state)
+    run.is_merged = True
+
+
 def _check_fit(learner: Any, wanted: type, tasks: Any) -> None:
-    """The learner is of the class, the tasks are on a cluster."""
+    """Check the types of the arguments."""
     for value, kind in ((learner, wanted), (tasks, ShardedTaskSet)):
         if not isinstance(value, kind):
-            raise TypeError(f"wanted {kind.__name__}, got {type(value).__name__}.")
+            raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}.")
 
 
 def _features(tasks: ShardedTaskSet) -> dict[str, Any]:
-    """What a learner keeps of the features of its tasks."""
+    """Return the attributes that describe the features of the tasks."""
     kept: dict[str, Any] = {"n_features_in_": tasks.n_features, "_warns_of_arrays": False}
     if tasks.feature_names is not None:
         kept["feature_names_in_"] = np.array(tasks.feature_names, dtype=object)
     return kept
 
 
-def _learned_from_all(learner: OnlineLTLPath, shards: list[Shard]) -> dict[str, Any]:
-    """The run of a learner over the tasks of all shards, one shard after another."""
+def _learn_all_shards(learner: OnlineLTLPath, shards: list[Shard]) -> dict[str, Any]:
+    """Return the run of a learner over the tasks of all shards, one shard after another."""
     for i, shard in enumerate(shards):
-        _teach(learner, i, load_shard(i, shard))
-    return learner._run.checkpoint()
+        _learn_tasks(learner, i, load_shard(i, shard))
+    return learner._fitted_run().checkpoint()
 
 
-def _learned_from_some(
-    i: int, settings: OnlineLTL, start: dict[str, Any], tasks: TaskSet, first: int, last: int
-) -> dict[str, Any]:
-    """The run of a learner, from a start, over some tasks of a shard."""
+def _learn_some_tasks(
+    i: int, settings: OnlineLTL, start: OnlineRun, tasks: TaskSet, first: int, last: int
+) -> OnlineRun:
+    """Return the run of a learner, from a start, over some tasks of a shard."""
     learner = OnlineLTL(**settings.get_params(deep=False))
-    learner._restore({"run": start, "n_features_in_": tasks.n_features, "_warns_of_arrays": False})
-    _teach(learner, i, tasks[first:last])
-    return learner._run.checkpoint()
+    learner._continue_run(copy(start), tasks)
+    _learn_tasks(learner, i, tasks[first:last])
+    return learner._fitted_run()
 
 
-def _teach(learner: OnlineLTL | OnlineLTLPath, i: int, tasks: TaskSet) -> None:
+def _learn_tasks(learner: OnlineLTL | OnlineLTLPath, i: int, tasks: TaskSet) -> None:
     for label, task in zip(tasks.labels, tasks, strict=True):
         try:
             learner.partial_fit(*task)

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl._columns import as_objects
-from fastltl._objective import MeanObjective, relative_scales
+from fastltl._objective import MeanObjective, Names, Objective, TaskCollection, relative_scales
 from fastltl._validation import Array, check_computed
 from fastltl.distributed.cluster import TIMEOUT, Cluster
 from fastltl.io.streams import open_stream
-from fastltl.tasks import Names, TaskSet
+from fastltl.tasks import TaskSet
 
 Shard = Callable[[], TaskSet]
 
@@ -33,7 +33,7 @@ class Facts(NamedTuple):
     largest_target: float
 
 
-class ShardedTaskSet:
+class ShardedTaskSet(TaskCollection):
     """Tasks spread over the workers of a Dask cluster, for `BatchLTL` and `MTL`.
 
     The learners accept it in place of a `TaskSet`, with the same result. Each evaluation sends a
@@ -46,11 +46,6 @@ class ShardedTaskSet:
     client : distributed.Client
     timeout : float
         Seconds without a scheduler or workers after which a fit raises a ConnectionError.
-
-    Attributes
-    ----------
-    n_features : int
-    feature_names : tuple of str or None
 
     Examples
     --------
@@ -81,8 +76,6 @@ class ShardedTaskSet:
         submit = self.cluster.submit
         self.parts = [submit(load_shard, i, shard) for i, shard in enumerate(self.shards)]
         self.facts: list[Facts] = self.cluster.results([submit(_facts, p) for p in self.parts])
-        self.n_features = self.facts[0].n_features
-        self.feature_names = self.facts[0].feature_names
         for i, facts in enumerate(self.facts):
             if (facts.n_features, facts.feature_names) != (self.n_features, self.feature_names):
                 got = facts.feature_names or facts.n_features
@@ -126,6 +119,16 @@ class ShardedTaskSet:
         )
 
     @property
+    def n_features(self) -> int:
+        """Number of features, the same in every task."""
+        return self.facts[0].n_features
+
+    @property
+    def feature_names(self) -> Names:
+        """Names of the features, or None if the shards have none."""
+        return self.facts[0].feature_names
+
+    @property
     def labels(self) -> npt.NDArray[np.object_]:
         """Label of each task, or a pair (index of its shard, label) if labels repeat."""
         labels = [label for facts in self.facts for label in facts.labels]
@@ -134,67 +137,62 @@ class ShardedTaskSet:
         return as_objects(labels)
 
     def mean_objective(
-        self, penalised: bool, fit_intercept: bool, n_threads: int
+        self, regularized: bool, fit_intercept: bool, n_threads: int
     ) -> ShardedObjective:
         """Create the objective of the batch learners; Dask sets the threads of each worker."""
         unit = max(facts.largest_target for facts in self.facts)
         parts = [
-            self.cluster.submit(_objective, part, penalised, fit_intercept, unit)
+            self.cluster.submit(_objective, part, regularized, fit_intercept, unit)
             for part in self.parts
         ]
         return ShardedObjective(self.cluster, parts, [len(f.labels) for f in self.facts], unit)
 
 
-class ShardedObjective:
-    """A mean objective over shards: the sum of theirs, each weighted by its number of tasks."""
+class ShardedObjective(Objective):
+    """The mean of an objective over the tasks of all shards."""
 
     def __init__(
         self, cluster: Cluster, parts: list[Any], sizes: list[int], target_unit: float
     ) -> None:
         self.cluster, self.parts, self.target_unit = cluster, parts, target_unit
         self.n_tasks = sum(sizes)
-        answers = cluster.results(
-            [cluster.submit(_scales_and_value_at_zero, part) for part in parts]
-        )
-        self.feature_scales = relative_scales([squares for squares, _ in answers])
-        self.value_at_zero = check_computed(
-            float(sum(value for _, value in answers) / self.n_tasks)
-        )
-        self.n_features = len(self.feature_scales)
+        futures = [cluster.submit(_scales_and_value_at_zero, part) for part in parts]
+        squares, values = zip(*cluster.results(futures), strict=True)
+        self._feature_scales = relative_scales(squares)
+        self._value_at_zero = check_computed(float(sum(values) / self.n_tasks))
+        self.n_features = len(self._feature_scales)
         self._D = np.zeros((self.n_features, self.n_features))
 
+    @property
+    def value_at_zero(self) -> float:
+        return self._value_at_zero
+
+    @property
+    def feature_scales(self) -> Array:
+        return self._feature_scales
+
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
-        """F(D) and its gradient."""
         self._D = D
-        asked = self.cluster.ask_all(self.parts, _value_and_gradient, D)
-        value, gradient = self.cluster.total(asked)
+        futures = self.cluster.ask_all(self.parts, _value_and_gradient, D)
+        value, gradient = self.cluster.total(futures)
         return check_computed(float(value / self.n_tasks)), check_computed(gradient / self.n_tasks)
 
     def curvature(self, E: Array) -> Array:
-        """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
-        asked = self.cluster.ask_all(self.parts, _curvature, (self._D, E))
-        (change,) = self.cluster.total(asked)
+        futures = self.cluster.ask_all(self.parts, _curvature, (self._D, E))
+        (change,) = self.cluster.total(futures)
         mean: Array = change / self.n_tasks
         return mean
 
-    def rest(self) -> None:
-        """Nobody waits: each shard has one thread."""
-
-    def weights(self, D: Array) -> Array:
-        """Ridge weights of each task with D, by rows, in the units of y."""
-        answers = self.cluster.results(self.cluster.ask_all(self.parts, _weights, D))
-        self._intercepts = np.concatenate([intercepts for _, intercepts in answers])
-        return np.concatenate([weights for weights, _ in answers])
-
-    def intercepts(self, weights: Array) -> Array:
-        """The intercepts that came with the weights."""
-        return self._intercepts
+    def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
+        futures = self.cluster.ask_all(self.parts, _weights_and_intercepts, D)
+        weights, intercepts = zip(*self.cluster.results(futures), strict=True)
+        return np.concatenate(weights), np.concatenate(intercepts)
 
 
 def _read(
     path: str | PathLike[str], task: str | None, target: str, features: Sequence[str] | None
 ) -> TaskSet:
-    return open_stream(path, task, target, features).task_set()
+    return open_stream(path, task, target, features).collection()
 
 
 def load_shard(i: int, shard: Shard) -> TaskSet:
@@ -220,10 +218,10 @@ def _facts(tasks: TaskSet) -> Facts:
 
 
 def _objective(
-    tasks: TaskSet, penalised: bool, fit_intercept: bool, target_unit: float
+    tasks: TaskSet, regularized: bool, fit_intercept: bool, target_unit: float
 ) -> MeanObjective:
     # Dask computes several shards at a time, so each has one thread.
-    return tasks.mean_objective(penalised, fit_intercept, 1, target_unit)
+    return tasks.mean_objective(regularized, fit_intercept, 1, target_unit)
 
 
 def _scales_and_value_at_zero(objective: MeanObjective) -> tuple[tuple[float, Array], float]:
@@ -236,12 +234,10 @@ def _value_and_gradient(objective: MeanObjective, D: Array) -> tuple[float, Arra
 
 
 def _curvature(objective: MeanObjective, D_and_E: tuple[Array, Array]) -> tuple[Array]:
-    """At a D that is said: a shard made anew on another worker was at none."""
     D, E = D_and_E
-    objective.stand_at(D)
+    objective.evaluate_at(D)  # a shard that was loaded again has not been evaluated yet
     return (objective.curvature(E) * objective.n_tasks,)
 
 
-def _weights(objective: MeanObjective, D: Array) -> tuple[Array, Array]:
-    weights = objective.weights(D)
-    return weights, objective.intercepts(weights)
+def _weights_and_intercepts(objective: MeanObjective, D: Array) -> tuple[Array, Array]:
+    return objective.weights_and_intercepts(D)

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fastltl.experiments import compare, paper
 from fastltl.experiments.results import Results
-from fastltl.io.storage import write_whole
+from fastltl.io.checkpoints import write_whole
 
 #: Colours of text and grid lines; the report replaces them by those of its page.
 INK, FAINT = "#24292f", "#d0d7de"

@@ -35,10 +35,10 @@ from fastltl.experiments.results import (
     write_results,
 )
 from fastltl.experiments.trials import PAPER_STEP, Trial, fit_batch, fit_itl, fit_mtl, fit_online
-from fastltl.independent import ITL
 from fastltl.metrics import relative_improvement
 from fastltl.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
+from fastltl.ridge import ITL
 from fastltl.selection import LAMS
 from fastltl.tasks import TaskSet
 
@@ -326,7 +326,7 @@ def _timing_cell(cell: Cell) -> Row:
     environment = make_environment(N_FEATURES, random_state=generator)
     tasks = environment.tasks(cell["n_tasks"], cell["n_samples"])
     compile_kernels()
-    with one_blas_thread():
+    with one_blas_thread:
         return {
             method: _seconds(run, repeats=1 if method.startswith(BATCH) else 9)
             for method, run in _timed_runs(tasks).items()

@@ -18,7 +18,7 @@ from fastltl.experiments.compare import FEWEST_SAMPLES, FOLDS
 from fastltl.experiments.figures import FAINT, INK, Picture, as_svg, draw, save
 from fastltl.experiments.paper import TIMED_LAM, TIMED_TOL
 from fastltl.experiments.results import Results
-from fastltl.io.storage import write_whole
+from fastltl.io.checkpoints import write_whole
 
 
 class Table(NamedTuple):

@@ -15,9 +15,9 @@ import numpy as np
 from fastltl._validation import Array, check_threads
 from fastltl.base import RepresentationLearner
 from fastltl.batch import MTL, BatchLTL
-from fastltl.independent import ITL
 from fastltl.metrics import HeldOut, evaluate
 from fastltl.path import OnlineLTLPath
+from fastltl.ridge import ITL
 from fastltl.selection import LAMS, Halves, best_candidate, select_lam, warn_of_edge
 from fastltl.tasks import TaskSet
 
@@ -137,4 +137,6 @@ def score_pooled(trial: Trial, halves: Halves, lams: Array, metric: str) -> Arra
     train, test = (
         half.map_inputs(lambda X: np.column_stack([X, np.ones(len(X))])) for half in halves
     )
-    return HeldOut(train, test, metric).score_weights(np.repeat(weights, len(train), axis=1))
+    return HeldOut(train, test, metric).score_weights(
+        np.repeat(weights.swapaxes(0, 1), len(train), axis=0)
+    )

@@ -1,29 +1,348 @@
-"""`load`: a learner from the file that its `save` wrote."""
+"""Checkpoints: a learner in a file that is written whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import glob
+import hashlib
+import json
+import os
+import secrets
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date, datetime
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
-from fastltl._validation import reason_of
-from fastltl.batch import MTL, BatchLTL
-from fastltl.independent import ITL
-from fastltl.io.storage import Checkpoint, read_checkpoint
-from fastltl.online import OnlineLTL
-from fastltl.path import OnlineLTLPath
-from fastltl.ridge import RepresentationRidge
+import numpy as np
 
-LEARNERS: dict[str, type[Any]] = {
-    learner.__name__: learner
-    for learner in (OnlineLTL, OnlineLTLPath, BatchLTL, MTL, ITL, RepresentationRidge)
-}
+import fastltl
+from fastltl._columns import as_objects
+from fastltl._validation import check_path, reason_of
+from fastltl.tasks import TaskSet
+
+#: Format of checkpoints. Every format stays readable: tests keep samples of each.
+FORMAT = 2
+
+HEADER = "header.json"
+
+#: Classes that a checkpoint may hold.
+LEARNERS = ("OnlineLTL", "OnlineLTLPath", "BatchLTL", "MTL", "ITL", "RepresentationRidge")
+
+#: A checkpoint ends with this and the hexadecimal SHA-256 of everything before. It is the comment
+#: of the zip file, so NumPy reads the arrays as usual.
+SEAL = b"fastltl checkpoint, sha256 "
+DIGITS = 64
+
+#: Bytes read at a time.
+CHUNK = 2**20
+
+
+@contextmanager
+def whole_file(path: str | PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file for writing that takes its name only once it is complete and on the disk.
+
+    Until then a file of that name stays as it is. A process that is killed leaves a partial file
+    behind, which `discard_unfinished` removes.
+    """
+    path = Path(os.path.realpath(check_path(path)))
+    if path.exists() and not path.is_file():
+        raise ValueError(f"not a regular file: {path}; choose another path.")
+    begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with begun.open("x+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+        begun.replace(path)
+    except BaseException as error:
+        begun.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, on systems that can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def discard_unfinished(path: Path) -> None:
+    """Remove partial files that killed processes left beside a file."""
+    path = Path(os.path.realpath(path))
+    for begun in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
+        begun.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, and create its folder if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.write(content)
+
+
+class Checkpoint(NamedTuple):
+    """A learner's class, parameters and state, and its position in a stream."""
+
+    learner: str
+    parameters: dict[str, Any]
+    state: dict[str, Any] | None
+    position: dict[str, Any]
+
+
+class Savable:
+    """An estimator that `save` writes to a file and `fastltl.load` reads back."""
+
+    #: Attributes of the fitted state, all optional, and their types.
+    _KEPT: ClassVar[dict[str, type]]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Save the learner to a file, from which `fastltl.load` continues with the same bits.
+
+        The file is a NumPy ``.npz`` with a JSON header. It is written whole or not at all: an
+        earlier file stays until the new one is on the disk.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> import fastltl as ltl
+        >>> learner = ltl.OnlineLTL(lam=0.1).partial_fit([[1.0, 2.0]], [3.0])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "learner.npz")
+        ...     learner.save(path)
+        ...     again = ltl.load(path)
+        >>> again.n_tasks_seen_, bool((again.D_ == learner.D_).all())
+        (1, True)
+        """
+        write_checkpoint(path, self._checkpoint({}))
+
+    def _checkpoint(self, position: dict[str, Any]) -> Checkpoint:
+        owner = type(self)
+        if not owner.__module__.startswith("fastltl."):
+            raise TypeError(f"save supports the learners of fastltl only, got {owner.__name__}.")
+        parameters: dict[str, Any] = self.get_params(deep=False)  # type: ignore[attr-defined]
+        return Checkpoint(owner.__name__, parameters, self._state(), position)
+
+    def _state(self) -> dict[str, Any] | None:
+        """Return the fitted state, None before the first fit."""
+        kept = self._kept()
+        return {name: self.__dict__[name] for name in kept if name in self.__dict__} or None
+
+    @classmethod
+    def _kept(cls) -> dict[str, type]:
+        """Return the attributes that this class and its bases save."""
+        kept: dict[str, type] = {}
+        for owner in cls.__mro__:
+            kept |= vars(owner).get("_KEPT", {})
+        return kept
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Set the fitted state to that of a checkpoint."""
+        kept = self._kept()
+        for name, value in state.items():
+            if not isinstance(value, kept[name]):
+                raise TypeError(f"{name} is a {type(value).__name__}")
+        self.__dict__.update(state)
+
+
+def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write a checkpoint whole or not at all."""
+    arrays: dict[str, np.ndarray] = {}
+    content = {name: _encode(value, name, arrays) for name, value in checkpoint._asdict().items()}
+    header = {"format": FORMAT, "fastltl": fastltl.__version__, **content}
+    try:
+        with whole_file(path) as file:
+            _write_archive(file, json.dumps(header, indent=1).encode(), arrays)
+            _seal(file)
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise OSError(
+            error.errno,
+            f"{error.strerror or error}: nothing was saved, and an earlier file is unchanged"
+            f"{'; free some space or save elsewhere' if is_full else ''}",
+            os.fspath(path),
+        ) from error
+
+
+def _write_archive(file: BinaryIO, header: bytes, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a zip file as `numpy.savez` does, but without times, so that bytes are reproducible."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(HEADER), header)
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+        archive.comment = SEAL + b"0" * DIGITS
+
+
+def _seal(file: BinaryIO) -> None:
+    size = file.seek(-DIGITS, os.SEEK_END)
+    digest = _digest(file, size)
+    file.seek(size)
+    file.write(digest)
+
+
+def _digest(file: BinaryIO, size: int) -> bytes:
+    """Return the SHA-256 of the first bytes of a file."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size > 0:
+        chunk = file.read(min(size, CHUNK))
+        if not chunk:
+            break
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.hexdigest().encode()
+
+
+def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
+    """Read a checkpoint; no code in the file is run."""
+    with check_path(path).open("rb") as file:
+        _check_seal(file, path)
+        try:
+            header, arrays = _read_archive(file)
+        except Exception as error:
+            raise ValueError(
+                f"{path} cannot be read as a checkpoint ({reason_of(error)})."
+            ) from error
+    if header.get("format") not in (1, FORMAT):
+        raise ValueError(
+            f"{path} has format {header.get('format')} and was written by fastltl "
+            f"{header.get('fastltl')}: fastltl {fastltl.__version__} is too old to read it."
+        )
+    try:
+        decoded = {name: _decode(header[name], arrays) for name in Checkpoint._fields}
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as a checkpoint ({reason_of(error)}).") from error
+    return Checkpoint(**decoded)
+
+
+def _check_seal(file: BinaryIO, path: str | PathLike[str]) -> None:
+    """Check that the file is as `write_checkpoint` wrote it."""
+    length = len(SEAL) + DIGITS
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    start = file.read(30 + len(HEADER))
+    file.seek(max(0, size - length))
+    end = file.read()
+    if end.startswith(SEAL) and len(end) == length:
+        if _digest(file, size - DIGITS) != end[len(SEAL) :]:
+            raise ValueError(f"{path} is damaged: its checksum does not match.")
+    elif start and b"PK\x03\x04".startswith(start[:4]) and HEADER.encode().startswith(start[30:]):
+        raise ValueError(f"{path} is cut short: the end of the checkpoint is missing.")
+    else:
+        raise ValueError(f"{path} is not a checkpoint of fastltl.")
+
+
+def _read_archive(file: BinaryIO) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    with zipfile.ZipFile(file) as archive:
+        header = json.loads(archive.read(HEADER))
+        arrays = {}
+        for name in archive.namelist():
+            if name != HEADER:
+                with archive.open(name) as member:
+                    array = np.lib.format.read_array(member, allow_pickle=False)
+                arrays[name.removesuffix(".npy")] = array
+    if not isinstance(header, dict):
+        raise TypeError(f"its header is a {type(header).__name__}")
+    return header, arrays
+
+
+def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Encode a value for JSON; other types become a dict whose only key names the type."""
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, np.bool_ | np.integer):
+        return value.item()
+    # isoformat would drop the nanoseconds of pandas.
+    if isinstance(value, datetime | date) and not getattr(value, "nanosecond", 0):
+        return {f"${'datetime' if isinstance(value, datetime) else 'date'}": value.isoformat()}
+    if isinstance(value, TaskSet):
+        return {"$tasks": _encode(value.__reduce__()[1], name, arrays)}
+    if isinstance(value, list | tuple):
+        items = [_encode(one, f"{name}/{i}", arrays) for i, one in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if isinstance(value, dict):
+        return {key: _encode(one, f"{name}/{key}", arrays) for key, one in value.items()}
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        if array.dtype.kind in "biuf":
+            arrays[name] = array
+            return {"$array": name}
+        if array.ndim == 1 and array.dtype.kind in "OU":
+            return {"$objects": _encode(array.tolist(), name, arrays)}
+    owner = (name + "/").split("/")[1]
+    raise TypeError(
+        f"{owner} cannot be saved: it must consist of numbers, text, dates and arrays of them, got "
+        f"{type(value).__name__}."
+    )
+
+
+def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Invert `_encode`."""
+    if isinstance(value, list):
+        return [_decode(one, arrays) for one in value]
+    if not isinstance(value, dict):
+        return value
+    kind = next(iter(value), "")
+    if not kind.startswith("$"):
+        return {key: _decode(one, arrays) for key, one in value.items()}
+    content = value[kind]
+    if kind == "$array":
+        return arrays[content]
+    if kind == "$float":
+        return float(content)
+    if kind == "$date":
+        return date.fromisoformat(content)
+    if kind == "$datetime":
+        return datetime.fromisoformat(content)
+    items = _decode(content, arrays)
+    if kind == "$tuple":
+        return tuple(items)
+    if kind == "$objects":
+        return as_objects(items)
+    if kind == "$tasks":
+        return _tasks(*items)
+    raise ValueError(f"unknown type {kind}")
+
+
+def _tasks(X: Any, y: Any, offsets: Any, labels: Any, names: Any) -> TaskSet:
+    """Return a TaskSet of packed arrays, after checking them."""
+    if not (
+        (X.dtype, y.dtype, offsets.dtype) == (np.float64, np.float64, np.int64)
+        and (X.ndim, y.ndim, offsets.ndim) == (2, 1, 1)
+        and len(offsets) == len(labels) + 1
+        and offsets[0] == 0
+        and offsets[-1] == len(X) == len(y)
+        and (np.diff(offsets) > 0).all()
+        and (names is None or len(names) == X.shape[1])
+    ):
+        raise ValueError("the arrays of its tasks do not fit together")
+    return TaskSet._packed(X, y, offsets, labels, names)
 
 
 def load(path: str | PathLike[str]) -> Any:
-    """A learner as it was when it was saved: what it learns from here on has the same bits.
+    """Load a learner as it was saved; what it learns from here on has the same bits.
 
-    Loading runs no code from the file. A file that is cut short, damaged, of another kind or of a
-    newer format is refused with a ValueError that says which.
+    No code in the file is run. A file that is cut short, damaged, of another kind or of a newer
+    format is refused with a ValueError that says which.
 
     Parameters
     ----------
@@ -51,13 +370,15 @@ def load(path: str | PathLike[str]) -> Any:
 
 
 def restored(checkpoint: Checkpoint, path: str | PathLike[str]) -> Any:
-    """The learner of a checkpoint that a file had."""
+    """Return the learner of a checkpoint that was read from a file."""
     try:
-        learner = LEARNERS[checkpoint.learner](**checkpoint.parameters)
+        if checkpoint.learner not in LEARNERS:
+            raise ValueError(f"unknown learner {checkpoint.learner!r}")
+        learner = getattr(fastltl, checkpoint.learner)(**checkpoint.parameters)
         if checkpoint.state is not None:
             learner._restore(checkpoint.state)
-    except Exception as error:  # whatever it is, the file is what is wrong
+    except Exception as error:  # whatever it is, the file is at fault
         raise ValueError(
-            f"{path} holds no {checkpoint.learner} that can be read ({reason_of(error)})."
+            f"{path} cannot be read as {checkpoint.learner} ({reason_of(error)})."
         ) from error
     return learner

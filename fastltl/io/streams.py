@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl._columns import choose_features, is_missing
+from fastltl._objective import TaskSource
 from fastltl._validation import Array, check_choice, check_path, reason_of
 from fastltl.io.tables import arrow_errors, arrow_floats, csv_options, table_format
 from fastltl.tasks import Task, TaskSet
@@ -113,7 +114,7 @@ def open_stream(
     return TaskStream(table(path, task, target, features), repeats)
 
 
-class TaskStream:
+class TaskStream(TaskSource):
     """The tasks of a file or folder, read one at a time. Created by `open_stream`."""
 
     def __init__(self, source: _Table | _Folder, repeats: str) -> None:
@@ -140,7 +141,7 @@ class TaskStream:
     def __iter__(self) -> Iterator[Task]:
         return (self.check(task) for task in self.tasks())
 
-    def task_set(self) -> TaskSet:
+    def collection(self) -> TaskSet:
         """Read all tasks into memory."""
         streamed = list(self.tasks())
         tasks = TaskSet([self.check(task) for task in streamed], [task.label for task in streamed])

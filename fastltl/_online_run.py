@@ -1,0 +1,183 @@
+"""The state of an online run: how it starts, is checked, saved and restored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastltl._kernels import online as kernels
+from fastltl._kernels.online import RECORD, OnlineState
+from fastltl._threads import call_kernel
+from fastltl._validation import Array
+
+#: Relative difference up to which settings of a checkpoint count as equal: lam may have been
+#: computed on another CPU.
+SETTINGS_TOLERANCE = 1e-9
+
+#: How far kept eigenvectors may be from orthonormal, and matrices from symmetric.
+STATE_TOLERANCE = 1e-6
+
+
+def new_state(
+    d: int, radii: Sequence[float], scales: Sequence[float], adaptive: bool, entropic: bool
+) -> OnlineState:
+    """Return the state before the first task: D = radius / d I, or entropic radius / (d + 1) I."""
+    k = len(radii)
+    records = np.zeros(k, RECORD)
+    records["radius"], records["scale"] = radii, scales
+    records["adaptive"], records["entropic"] = adaptive, entropic
+    first = records["radius"] / (d + entropic)
+    records["rest"] = first
+    weights = np.repeat(first[:, None], d, axis=1)
+    values = np.zeros((k, d)) if entropic else weights.copy()
+    if not entropic:
+        records["floor"] = first
+    matrices, totals, vectors = (np.zeros((k, d, d)) for _ in range(3))
+    return OnlineState(matrices, totals, vectors, values, weights, records)
+
+
+def check_state(state: OnlineState, start: OnlineState) -> None:
+    """Check a state that did not come from a kernel, so that no kernel can fail on it.
+
+    Every array has the shape and type it has in `start`, a state of the same settings before the
+    first task; every number is finite, every count fits its array, and matrices are what they
+    claim to be. Raises a ValueError otherwise.
+    """
+    for name, found, wanted in zip(state._fields, state, start, strict=True):
+        if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise ValueError(
+                f"{name} has shape {found.shape} and type {found.dtype}, not {wanted.shape} and "
+                f"{wanted.dtype}"
+            )
+    records, d = state.records, state.values.shape[1]
+    for name in RECORD.names or ():
+        if not np.isfinite(records[name]).all():
+            raise ValueError(f"{name} must be finite")
+        if name not in ("rank", "floor", "drift") and (records[name] < 0).any():
+            raise ValueError(f"{name} must not be negative")
+    for name, found in zip(state._fields[:-1], state[:-1], strict=True):
+        if not np.isfinite(found).all():
+            raise ValueError(f"{name} must be finite")
+    for name in ("radius", "scale", "adaptive", "entropic"):
+        if not np.allclose(records[name], start.records[name], rtol=SETTINGS_TOLERANCE, atol=0):
+            raise ValueError(f"its {name} is not that of its parameters")
+    if (records["n_tasks"] < 1).any() or (records["n_tasks"] != records["n_tasks"][0]).any():
+        raise ValueError("n_tasks must be positive, and the same for all candidates")
+    lowest = np.where(records["entropic"] > 0, 0, -1)  # -1 stands for a D that is kept
+    if (records["rank"] < lowest).any() or (records["rank"] > d).any():
+        raise ValueError(f"rank must be a number of eigenvectors up to {d}")
+    for matrix, vectors, record in zip(state.matrices, state.vectors, records, strict=True):
+        if not np.allclose(matrix, matrix.T, rtol=0, atol=STATE_TOLERANCE * np.abs(matrix).max()):
+            raise ValueError("matrices must be symmetric")
+        known = vectors[: max(0, record["rank"])]
+        if not np.allclose(known @ known.T, np.eye(len(known)), rtol=0, atol=STATE_TOLERANCE):
+            raise ValueError("vectors must be orthonormal")
+
+
+class OnlineRun:
+    """The state of one pass over tasks, and the lock that guards it.
+
+    A thread that holds the lock finds the arrays between two tasks, never within one.
+    """
+
+    def __init__(self, state: OnlineState, settings: tuple[Any, ...]) -> None:
+        self.state = state
+        self.settings = settings  #: values of the parameters that cannot change on the way
+        self.is_merged = False  #: whether parts of the tasks were learned side by side
+        self.lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self.lock:
+            state = self.state._make(array.copy() for array in self.state)
+        return {**self.__dict__, "state": state, "lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=threading.RLock())
+
+    @property
+    def n_features(self) -> int:
+        return int(self.state.values.shape[1])
+
+    @property
+    def n_candidates(self) -> int:
+        return len(self.state.records)
+
+    @property
+    def n_tasks(self) -> int:
+        return int(self.state.records[0]["n_tasks"])
+
+    @property
+    def is_entropic(self) -> bool:
+        return bool(self.state.records[0]["entropic"])
+
+    def representations(self, averaging: str) -> Array:
+        """D of each candidate: the mean of D^(1..T) or, "last", D^(T+1); a copy."""
+        of_candidate = kernels.iterate if averaging == "last" else kernels.mean_iterate
+        with self.lock:
+            return np.stack(
+                [
+                    call_kernel(of_candidate, self.n_features, self.state, k)
+                    for k in range(self.n_candidates)
+                ]
+            )
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Copy everything that the bits of later steps depend on."""
+        with self.lock:
+            arrays = {
+                name: array.copy()
+                for name, array in self.state._asdict().items()
+                if name != "records"
+            }
+            records = {name: self.state.records[name].tolist() for name in RECORD.names or ()}
+        totals = arrays["totals"]  # of which kernels keep lower triangles
+        arrays["totals"] = np.tril(totals) + np.tril(totals, -1).swapaxes(1, 2)
+        return {**arrays, "records": records, "is_merged": self.is_merged}
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Replace the state by that of a checkpoint, after checking it."""
+        if "state" in checkpoint:
+            checkpoint = _from_format_1(checkpoint)
+        records = np.zeros(self.n_candidates, RECORD)
+        for name in RECORD.names or ():
+            records[name] = checkpoint["records"][name]
+        arrays = {name: checkpoint[name] for name in OnlineState._fields if name != "records"}
+        state = OnlineState(
+            **{name: np.array(array) for name, array in arrays.items()}, records=records
+        )
+        check_state(state, self.state)
+        self.state, self.is_merged = state, bool(checkpoint["is_merged"])
+
+
+def _from_format_1(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Convert the run of a checkpoint of format 1.
+
+    It kept all matrices in one array, and some terms of the sum of the iterates in a buffer:
+    n_added rows from its top to add, n_subtracted rows from its bottom to subtract, and a multiple
+    of the identity.
+    """
+    (matrices, totals, vectors, buffers), (values, weights) = (
+        checkpoint["state"],
+        checkpoint["rows"],
+    )
+    records, d = checkpoint["records"], values.shape[1]
+    totals = np.tril(totals) + np.tril(totals, -1).swapaxes(1, 2)
+    for k, buffer in enumerate(buffers):
+        n_added, n_subtracted = records["n_added"][k], records["n_subtracted"][k]
+        if not (0 <= n_added <= d and 0 <= n_subtracted <= d and n_added + n_subtracted <= d):
+            raise ValueError(f"it has {n_added} and {n_subtracted} waiting rows of {d}")
+        added, subtracted = buffer[:n_added], buffer[d - n_subtracted :]
+        totals[k] += added.T @ added - subtracted.T @ subtracted
+        totals[k] += records["rest_total"][k] * np.eye(d)
+    return {
+        "matrices": matrices,
+        "totals": totals,
+        "vectors": vectors,
+        "values": values,
+        "weights": weights,
+        "records": records,
+        "is_merged": checkpoint["is_merged"],
+    }
