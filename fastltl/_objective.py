@@ -221,7 +221,7 @@ class MeanObjective:
         self._D = np.full_like(D, np.nan)  # until the evaluation is complete
         run_in_threads(
             kernels.objectives,
-            self.n_tasks,
+            -(-self.n_tasks // kernels.BLOCK),
             self.n_threads,
             work,
             D,

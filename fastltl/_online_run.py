@@ -85,6 +85,8 @@ class OnlineRun:
 
     def __init__(self, state: OnlineState, settings: tuple[Any, ...]) -> None:
         self.state = state
+        self.n_candidates, self.n_features = state.values.shape
+        self.is_entropic = bool(state.records[0]["entropic"])
         self.settings = settings  #: values of the parameters that cannot change on the way
         self.is_merged = False  #: whether parts of the tasks were learned side by side
         self.lock = threading.RLock()
@@ -98,20 +100,8 @@ class OnlineRun:
         self.__dict__.update(state, lock=threading.RLock())
 
     @property
-    def n_features(self) -> int:
-        return int(self.state.values.shape[1])
-
-    @property
-    def n_candidates(self) -> int:
-        return len(self.state.records)
-
-    @property
     def n_tasks(self) -> int:
         return int(self.state.records[0]["n_tasks"])
-
-    @property
-    def is_entropic(self) -> bool:
-        return bool(self.state.records[0]["entropic"])
 
     def representations(self, averaging: str) -> Array:
         """D of each candidate: the mean of D^(1..T) or, "last", D^(T+1); a copy."""

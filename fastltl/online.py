@@ -135,9 +135,9 @@ class OnlineLearner(RepresentationLearner):
             self._check_settings(run)
             self._check_feature_names(X)
         n_features = None if run is None else run.n_features
-        if _is_task(X, y) and X.shape[1] == (n_features or X.shape[1]):
+        if _is_task(X, y) and n_features in (None, X.shape[1]):
             # Kernels are compiled for writable arrays, which those of a TaskSet are not.
-            return np.require(X, requirements=["C", "W"]), np.require(y, requirements=["C", "W"])
+            return X if X.flags.carray else X.copy(), y if y.flags.carray else y.copy()
         owner = type(self).__name__
         data = check_matrix(X, n_features, owner=owner)
         return data, check_target(y, len(data), owner=owner)
@@ -204,9 +204,9 @@ class OnlineLearner(RepresentationLearner):
             scales = [check_positive(self.step, "step", wanted)] * len(radii)
         return new_state(d, radii, scales, adaptive, entropic)
 
+    @abstractmethod
     def _settings(self) -> tuple[Any, ...]:
         """Return the values of the parameters in `_SETTINGS`."""
-        return tuple(getattr(self, name) for name in self._SETTINGS)
 
     def __copy__(self) -> Self:
         return deepcopy(self)  # kernels update the arrays of the run in place
@@ -376,6 +376,9 @@ class OnlineLTL(OnlineLearner):
         self.step_scale = step_scale
         self.averaging = averaging
         self.fit_intercept = fit_intercept
+
+    def _settings(self) -> tuple[Any, ...]:
+        return self.lam, self.geometry, self.step, self.step_scale, self.fit_intercept
 
     def _new_state(self, d: int) -> OnlineState:
         scale = self.step_scale

@@ -237,7 +237,7 @@ class OnlineLTLPath(OnlineLearner):
         n, d, k = len(X), run.n_features, run.n_candidates
         step = kernels.step_entropic if run.is_entropic else kernels.step_euclidean
         n_threads = check_threads(self.n_threads)
-        gradients = np.empty(k), np.empty((k, d)), np.empty((k, d))
+        gradients = np.empty((k, 3)), np.empty((k, d)), np.empty((k, d))
         accepted = run_in_threads(
             kernels.evaluate_candidates,
             k,

@@ -19,6 +19,10 @@ from fastltl._kernels.task import (
     truncate,
 )
 
+#: Tasks whose inputs are multiplied by D at once. A fixed number, as one that depended on the
+#: number of threads could change the last bits.
+BLOCK = 16
+
 
 @kernel
 def reduce_tasks(X, y, offsets, centred, starts, reduced, lo, hi):
@@ -67,14 +71,19 @@ def objectives(D, F, tasks, regularized, values, A, B, duals, lo, hi):
     |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. If F has rows,
     D = F'F and X D X' = P P' with P = XF'; with fewer of them than rows of X,
     M^-1 x = (x - P (P'P + n I)^-1 P'x) / n. Otherwise M itself is factorised and, if F has no
-    rows, its factor kept in `duals`. Modified in place: `values`, A, B and `duals`.
+    rows, its factor kept in `duals`. lo and hi count blocks of tasks, for each of which one
+    product gives all P, or XD. Modified in place: `values`, A, B and `duals`.
     """
-    rank = F.shape[0]
-    for t in range(lo, hi):
+    rank, n_tasks = F.shape[0], tasks.sizes.size
+    for t in range(lo * BLOCK, min(hi * BLOCK, n_tasks)):
+        if t % BLOCK == 0:
+            first = tasks.starts[t]
+            block = tasks.R[first : tasks.starts[min(t + BLOCK, n_tasks)]]
+            products = np.dot(block, F.T) if rank > 0 else np.dot(block, D)
         n, rows = tasks.sizes[t], slice(tasks.starts[t], tasks.starts[t + 1])
         X, y = tasks.R[rows], tasks.z[rows]
+        P = products[tasks.starts[t] - first : tasks.starts[t + 1] - first]
         is_low = 0 < rank < y.size
-        P = np.dot(X, F.T) if rank > 0 else np.dot(X, D)
         L = np.dot(P.T, P) if is_low else np.dot(P, P.T if rank > 0 else X.T)
         factorise_dual(L, n)
         u = low_rank_solve(P, L, n, y) if is_low else solve(L, y)

@@ -89,10 +89,10 @@ def learn_euclidean(state, X, y):
     Modified in place: `state`, unless the task is refused.
     """
     k, d = state.values.shape
-    losses, A, B = np.empty(k), np.empty((k, d)), np.empty((k, d))
-    if not evaluate_candidates(state, X, y, losses, A, B, 0, k):
+    facts, A, B = np.empty((k, 3)), np.empty((k, d)), np.empty((k, d))
+    if not evaluate_candidates(state, X, y, facts, A, B, 0, k):
         return False
-    step_euclidean(state, losses, A, B, 0, k)
+    step_euclidean(state, facts, A, B, 0, k)
     return True
 
 
@@ -100,19 +100,19 @@ def learn_euclidean(state, X, y):
 def learn_entropic(state, X, y):
     """Take one step of the regularised leader with every candidate, else `learn_euclidean`."""
     k, d = state.values.shape
-    losses, A, B = np.empty(k), np.empty((k, d)), np.empty((k, d))
-    if not evaluate_candidates(state, X, y, losses, A, B, 0, k):
+    facts, A, B = np.empty((k, 3)), np.empty((k, d)), np.empty((k, d))
+    if not evaluate_candidates(state, X, y, facts, A, B, 0, k):
         return False
-    step_entropic(state, losses, A, B, 0, k)
+    step_entropic(state, facts, A, B, 0, k)
     return True
 
 
 @inline_kernel
-def evaluate_candidates(state, X, y, losses, A, B, lo, hi):
-    """Loss L(D) of a task and factors a, b of its gradient, for the iterates lo to hi.
+def evaluate_candidates(state, X, y, facts, A, B, lo, hi):
+    """Loss L(D) of a task, a.b and |a||b|, and the factors a, b, for the iterates lo to hi.
 
     Returns False if a number is not finite, or becomes so in the step to follow, or if adaptive
-    steps would lose the task to underflow. Modified in place: `losses`, and rows of A and B.
+    steps would lose the task to underflow. Modified in place: rows of `facts`, A and B.
     """
     n = y.size
     task = compress(X, y)
@@ -126,13 +126,15 @@ def evaluate_candidates(state, X, y, losses, A, B, lo, hi):
             R, z, residual = full_rank_task
             L = iterate_dual(state, k, R)
             factorise_dual(L, n)
-        losses[k], a, b = dual_loss_and_factors(R, z, residual, L, n)
+        loss, a, b = dual_loss_and_factors(R, z, residual, L, n)
         assign(A[k], a)
         assign(B[k], b)
+        inner, outer = np.dot(a, b), np.linalg.norm(a) * np.linalg.norm(b)
+        facts[k, 0], facts[k, 1], facts[k, 2] = loss, inner, outer
         record = state.records[k]
-        norm, norms, step = norm_and_step(record, a, b)
+        norm, norms, step = norm_and_step(record, inner, outer)
         # No entry of a sum of gradients can exceed sum ||G_s|| <= t * norms.
-        sums = record["loss"] + losses[k] + (record["n_tasks"] + 1) * norms
+        sums = record["loss"] + loss + (record["n_tasks"] + 1) * norms
         if not np.isfinite(sums + record["step_cost"] + step * norm * norm):
             return False
         if record["adaptive"] and (step < TINY if norms > 0.0 else has_underflown(R, z)):
@@ -156,13 +158,12 @@ def iterate_dual(state, k, X):
 
 
 @inline_kernel
-def norm_and_step(record, a, b):
+def norm_and_step(record, inner, outer):
     """||G||, sqrt(sum ||G_s||^2) with it, and the step: scale over the latter, or over sqrt(t).
 
-    G = -(a b' + b a') has the operator norm |a.b| + |a||b|, and the Frobenius norm
-    sqrt(2 (a.b)^2 + 2 |a|^2 |b|^2).
+    With inner = a.b and outer = |a||b|, G = -(a b' + b a') has the operator norm |inner| + outer,
+    and the Frobenius norm sqrt(2 inner^2 + 2 outer^2).
     """
-    inner, outer = np.dot(a, b), np.linalg.norm(a) * np.linalg.norm(b)
     norm = abs(inner) + outer if record["entropic"] else np.sqrt(2.0) * np.hypot(inner, outer)
     norm = 0.0 if norm < SMALLEST_NORM else norm
     norms = np.hypot(record["norm"], norm)
@@ -178,14 +179,14 @@ def has_underflown(X, y):
 
 
 @inline_kernel
-def record_task(record, loss, a, b):
+def record_task(record, facts):
     """Add a task to the sums of a candidate, and return the norm of its gradient.
 
     Modified in place: `record`.
     """
-    norm, norms, step = norm_and_step(record, a, b)
+    norm, norms, step = norm_and_step(record, facts[1], facts[2])
     record["n_tasks"] += 1
-    record["loss"] += loss
+    record["loss"] += facts[0]
     record["norm"], record["step"] = norms, step
     record["largest"] = max(record["largest"], norm)
     record["step_cost"] += step * norm * norm
@@ -193,11 +194,11 @@ def record_task(record, loss, a, b):
 
 
 @inline_kernel
-def step_euclidean(state, losses, A, B, lo, hi):
+def step_euclidean(state, facts, A, B, lo, hi):
     """D <- proj(D + gamma (a b' + b a')) for the candidates lo to hi. In place: `state`."""
     for k in range(lo, hi):
-        norm = record_task(state.records[k], losses[k], A[k], B[k])
-        if norm > 0.0 and take_certified_step(state, k, A[k], B[k]):
+        norm = record_task(state.records[k], facts[k])
+        if norm > 0.0 and take_certified_step(state, k, A[k], B[k], facts[k]):
             continue
         add_iterate(state, k)
         if norm > 0.0:
@@ -206,10 +207,10 @@ def step_euclidean(state, losses, A, B, lo, hi):
 
 
 @inline_kernel
-def step_entropic(state, losses, A, B, lo, hi):
+def step_entropic(state, facts, A, B, lo, hi):
     """S <- S + a b' + b a', D <- radius exp(eta S) / (tr exp(eta S) + 1). In place: `state`."""
     for k in range(lo, hi):
-        norm = record_task(state.records[k], losses[k], A[k], B[k])
+        norm = record_task(state.records[k], facts[k])
         add_iterate(state, k)
         if norm > 0.0:
             rank = update_sum(state, k, A[k], B[k])
@@ -247,7 +248,7 @@ def add_iterate(state, k):
 
 
 @inline_kernel
-def take_certified_step(state, k, a, b):
+def take_certified_step(state, k, a, b, facts):
     """D + gamma (a b' + b a') - shift I, if that is certainly PSD; return whether it was taken.
 
     The update lowers no eigenvalue by more than gamma (|a||b| - a.b). If a known lower bound on
@@ -256,12 +257,11 @@ def take_certified_step(state, k, a, b):
     pays only if more such steps may follow. Adds D to the sum of the iterates first. Modified in
     place: `state`.
     """
-    D, record, d, inner = state.matrices[k], state.records[k], a.size, np.dot(a, b)
-    gamma, rank = record["step"], record["rank"]
+    D, record, d = state.matrices[k], state.records[k], a.size
+    gamma, rank, inner, outer = record["step"], record["rank"], facts[1], facts[2]
     trace = np.trace(D) if rank < 0 else state.weights[k].sum()
     shift = max(0.0, (trace + 2.0 * gamma * inner - record["radius"]) / d)
-    fall = gamma * (np.linalg.norm(a) * np.linalg.norm(b) - inner) + shift
-    fall += d * EPS * record["radius"]
+    fall = gamma * (outer - inner) + shift + d * EPS * record["radius"]
     if not record["floor"] >= (1.0 if rank < 0 else CERTIFIED_STEPS) * fall:
         return False
     if rank >= 0:

@@ -142,8 +142,8 @@ def pivoted_cholesky(A):
         if not remaining[pivot] > threshold:
             return F[:rank]
         row = A[pivot].copy()
-        for i in range(rank):
-            row -= F[i, pivot] * F[i]
+        if rank > 0:
+            row -= np.dot(F[:rank, pivot].copy(), F[:rank])
         row /= np.sqrt(remaining[pivot])
         assign(F[rank], row)
         remaining -= row * row
