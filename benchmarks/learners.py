@@ -29,7 +29,7 @@ def batch_fit(name, lam, tasks):
 
 
 def numpy_batch_fit(name, lam, tasks):
-    return reference.batch_solution(tasks, lam, penalised=name == "MTL", tol=TOL)
+    return reference.batch_solution(tasks, lam, regularized=name == "MTL", tol=TOL)
 
 
 def path_fit(rule, tasks, validation):
@@ -93,9 +93,10 @@ class _Batch(_Compared):
 
     def track_relative_error(self, tasks, lam):
         """How far above the lower of the two objectives this one is."""
-        penalised = self.name == "MTL"
+        regularized = self.name == "MTL"
         ours, theirs = (
-            reference.mean_objective(fit(), tasks, penalised)[0] for fit in (self.fast, self.plain)
+            reference.mean_objective(fit(), tasks, regularized)[0]
+            for fit in (self.fast, self.plain)
         )
         return max(0.0, ours / theirs - 1)
 

@@ -54,7 +54,7 @@ class RepresentationLearner(
     n_features_in_: int
     feature_names_in_: npt.NDArray[np.object_]
     _representation: Array
-    _warns_of_arrays: bool
+    _warns_of_arrays = False  #: whether arrays lack the feature names of `fit`
 
     _KEPT: ClassVar[dict[str, type]] = {
         "_representation": np.ndarray,
@@ -123,14 +123,14 @@ class RepresentationLearner(
     def _n_features_out(self) -> int:
         return self.n_features_in_
 
-    def _tasks(
-        self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
-    ) -> Iterable[Any]:
-        """Return the tasks that the arguments of `fit` describe, as pairs (X, y)."""
+    def _tasks(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
+        """Return the tasks that the arguments of `fit` describe: a TaskSource or an iterable."""
         if isinstance(X, TaskSource) and not (y is None and groups is None):
             raise ValueError(
                 f"y and groups must be None when X is a {type(X).__name__}, which has both."
             )
+        if isinstance(X, TaskSource):
+            return X
         if y is None:
             if groups is not None or hasattr(X, "shape") or not isinstance(X, Iterable):
                 raise ValueError(
@@ -149,13 +149,11 @@ class RepresentationLearner(
             owner = type(self).__name__
             data = check_matrix(X, owner=owner)
             return TaskSet([(data, check_target(y, len(data), owner=owner))])
-        if isinstance(X, TaskSource) and y is None and groups is None:
-            tasks = X.collection()
-        else:
-            tasks = TaskSet(self._tasks(X, y, groups))
-        if len(tasks) == 0:
+        tasks = self._tasks(X, y, groups)
+        collection = tasks.collection() if isinstance(tasks, TaskSource) else TaskSet(tasks)
+        if len(collection) == 0:
             raise ValueError("X must hold at least one task (X, y), got none.")
-        return tasks
+        return collection
 
     def _remember_features(self, X: Any) -> None:
         """Record the number of features and, if they have any, their names."""
@@ -176,7 +174,7 @@ class RepresentationLearner(
 
         scikit-learn warns of arrays after data frames; the tasks of a TaskSet are arrays.
         """
-        if type(X) is not np.ndarray or self.__dict__.get("_warns_of_arrays", False):
+        if type(X) is not np.ndarray or self._warns_of_arrays:
             validate_data(self, X, reset=False, skip_check_array=True)
 
     def _restore(self, state: dict[str, Any]) -> None:

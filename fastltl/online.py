@@ -130,16 +130,17 @@ class OnlineLearner(RepresentationLearner):
 
         Numbers that are not finite are left to the kernel, which refuses them at no cost.
         """
-        run = self.__dict__.get("_run")
+        run, n_features = self.__dict__.get("_run"), None
         if run is not None:
             self._check_settings(run)
-            self._check_feature_names(X)
-        n_features = None if run is None else run.n_features
-        if _is_task(X, y) and n_features in (None, X.shape[1]):
+            n_features = run.n_features
+        if _is_task(X, y) and n_features in (None, X.shape[1]) and not self._warns_of_arrays:
             # Kernels are compiled for writable arrays, which those of a TaskSet are not.
             return X if X.flags.carray else X.copy(), y if y.flags.carray else y.copy()
         owner = type(self).__name__
         data = check_matrix(X, n_features, owner=owner)
+        if run is not None:
+            self._check_feature_names(X)
         return data, check_target(y, len(data), owner=owner)
 
     def _check_settings(self, run: OnlineRun) -> None:

@@ -1,8 +1,8 @@
-"""Plain NumPy: the twin of each kernel, of the online loop and of the batch solver.
+"""Plain NumPy: a twin of each kernel, of the online loop and of the batch solver.
 
-It is the oracle of the tests and the yardstick of the benchmarks, so it says the mathematics as
-directly as NumPy allows: a dense gradient, a full eigen-decomposition at every step, no state
-but the matrices of the algorithm. See `fastltl._kernels` for the notation.
+Tests compare with it, and benchmarks measure against it. So it states the mathematics as directly
+as NumPy allows: a dense gradient, a full eigen-decomposition at every step, no state but the
+matrices of the algorithm. `fastltl/_kernels/task.py` explains the notation.
 
 >>> import numpy as np
 >>> from fastltl import reference
@@ -33,26 +33,26 @@ def compress(X: Array, y: Array) -> tuple[Array, Array, float]:
     return R, z, float(np.sum((y - Q @ z) ** 2))
 
 
-def truncate(X: Array, y: Array, misfit: float) -> tuple[Array, Array, float]:
-    """With X = U diag(s) V' of dependent rows: diag(s) V', z = U'y and |y - Uz|^2 more misfit."""
+def truncate(X: Array, y: Array, residual: float) -> tuple[Array, Array, float]:
+    """With X = U diag(s) V' of dependent rows: diag(s) V', z = U'y, and residual + |y - Uz|^2."""
     U, s, Vt = np.linalg.svd(X, full_matrices=False)
     if s[-1] > 1e-3 * s[0]:
-        return X, y, misfit
+        return X, y, residual
     rank = max(1, int(np.sum(s > max(X.shape) * np.finfo(float).eps * s[0])))
     U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
     z = U.T @ y
-    return s[:, None] * Vt, z, misfit + float(np.sum((y - U @ z) ** 2))
+    return s[:, None] * Vt, z, residual + float(np.sum((y - U @ z) ** 2))
 
 
 def _dual(D: Array, X: Array, y: Array) -> tuple[Array, Array, float, Array]:
     """The task compressed, truncated if need be, and its M = X D X' + n I."""
     n = len(y)
-    X, y, misfit = compress(X, y)
+    X, y, residual = compress(X, y)
     M = X @ D @ X.T + n * np.eye(len(y))
     if M.diagonal().max() > 1e2 * n:  # else M is too well conditioned for it to matter
-        X, y, misfit = truncate(X, y, misfit)
+        X, y, residual = truncate(X, y, residual)
         M = X @ D @ X.T + n * np.eye(len(y))
-    return X, y, misfit, M
+    return X, y, residual, M
 
 
 def ridge_weights(D: Array, X: Array, y: Array) -> Array:
@@ -65,10 +65,10 @@ def ridge_weights(D: Array, X: Array, y: Array) -> Array:
 def loss_and_factors(D: Array, X: Array, y: Array) -> tuple[float, Array, Array]:
     """The loss n |u|^2 and the factors a, b of its gradient -(a b' + b a')."""
     n = len(y)
-    X, y, misfit, M = _dual(D, X, y)
+    X, y, residual, M = _dual(D, X, y)
     u = np.linalg.solve(M, y)
     v = np.linalg.solve(M, u)
-    return n * float(u @ u) + misfit / n, X.T @ u, n * (X.T @ v)
+    return n * float(u @ u) + residual / n, X.T @ u, n * (X.T @ v)
 
 
 def task_loss(D: Array, X: Array, y: Array) -> float:
@@ -181,17 +181,17 @@ def online_iterates(
 
 
 def mean_objective(
-    D: Array, tasks: Iterable[tuple[Array, Array]], penalised: bool = False
+    D: Array, tasks: Iterable[tuple[Array, Array]], regularized: bool = False
 ) -> tuple[float, Array]:
-    """Value and gradient of the mean over tasks of L(D) or, penalised, of y' M^-1 y."""
+    """Value and gradient of the mean over tasks of L(D) or, regularized, of y' M^-1 y."""
     values, gradients = [], []
     for X, y in tasks:
-        if penalised:
+        if regularized:
             n = len(y)
-            R, z, misfit, M = _dual(D, X, y)
+            R, z, residual, M = _dual(D, X, y)
             u = np.linalg.solve(M, z)
             a = R.T @ u
-            values.append(float(z @ u) + misfit / n)
+            values.append(float(z @ u) + residual / n)
             gradients.append(-np.outer(a, a))
         else:
             loss, gradient = task_loss_and_gradient(D, X, y)
@@ -208,7 +208,7 @@ def gap(D: Array, gradient: Array, radius: float) -> float:
 def batch_solution(
     tasks: Iterable[tuple[Array, Array]],
     lam: float,
-    penalised: bool = False,
+    regularized: bool = False,
     tol: float = 1e-6,
     max_iter: int = 10_000,
     start: Array | None = None,
@@ -222,16 +222,16 @@ def batch_solution(
     d = tasks[0][0].shape[1]
     D: Array = np.eye(d) * radius / d if start is None else start
     ahead = D
-    value, gradient = mean_objective(D, tasks, penalised)
+    value, gradient = mean_objective(D, tasks, regularized)
     step, momentum = radius / max(float(np.linalg.norm(gradient)), np.finfo(float).tiny), 1.0
     for _ in range(max_iter):
         if gap(D, gradient, radius) <= tol * value:
             break
-        ahead_value, ahead_gradient = mean_objective(ahead, tasks, penalised)
+        ahead_value, ahead_gradient = mean_objective(ahead, tasks, regularized)
         while True:
             new = project(ahead - step * ahead_gradient, radius)
             move = new - ahead
-            new_value, new_gradient = mean_objective(new, tasks, penalised)
+            new_value, new_gradient = mean_objective(new, tasks, regularized)
             model = np.sum(ahead_gradient * move) + np.sum(move**2) / (2 * step)
             if new_value <= ahead_value + model + 1e-15 * ahead_value:
                 break

@@ -23,11 +23,11 @@ def literal_weights(D, X, y):
     return D @ X.T @ np.linalg.inv(literal_dual(D, X)) @ y
 
 
-def literal_objective(D, tasks, penalised):
-    """Return the value and gradient of the mean over tasks of L(D) or, if penalised, y' M^-1 y."""
+def literal_objective(D, tasks, regularized):
+    """Return value and gradient of the mean over tasks of L(D) or, regularized, y' M^-1 y."""
     values, gradients = [], []
     for X, y in tasks:
-        if penalised:
+        if regularized:
             u = np.linalg.solve(literal_dual(D, X), y)
             values.append(y @ u)
             gradients.append(-np.outer(X.T @ u, X.T @ u))
@@ -37,9 +37,9 @@ def literal_objective(D, tasks, penalised):
     return np.mean(values), np.mean(gradients, axis=0)
 
 
-def literal_gap(D, tasks, lam, penalised):
+def literal_gap(D, tasks, lam, regularized):
     """Return F(D) and the gap <grad, D> + max(0, -lambda_min(grad)) / lam."""
-    value, gradient = literal_objective(D, tasks, penalised)
+    value, gradient = literal_objective(D, tasks, regularized)
     return value, np.sum(gradient * D) + max(0.0, -np.linalg.eigvalsh(gradient)[0]) / lam
 
 
