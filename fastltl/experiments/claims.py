@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fastltl.experiments.paper import (
-    ALONE,
-    BATCH,
-    DEFAULT,
-    MULTITASK,
-    NOISES,
-    ONLINE,
-    PAPER,
-    SUBSPACE,
-    Row,
-)
-from fastltl.experiments.results import Results
+from fastltl.experiments import paper
+from fastltl.experiments.results import Results, Row, select
 
 #: Shares of the grid's settings that count as (nearly) all and as (nearly) none.
 NEARLY_ALL, NEARLY_NONE = 0.9, 0.1
@@ -62,16 +52,12 @@ def _mean(row: Row) -> float:
     return float(row["mean"])
 
 
-def _select(summary: Sequence[Row], **key: Any) -> list[Row]:
-    return [row for row in summary if all(row[name] == value for name, value in key.items())]
-
-
 def _grid(summary: Sequence[Row]) -> Iterator[Claim]:
     def setting(row: Row) -> str:
         return f"{row['mean']:+z.1f} % (T = {row['n_tasks']}, n = {row['n_samples']})"
 
-    for noise, method in product(NOISES, ONLINE):
-        rows = _select(summary, noise=noise, method=method)
+    for noise, method in product(paper.NOISES, paper.ONLINE):
+        rows = select(summary, noise=noise, method=method)
         gained = sum(row["mean"] >= WORTH for row in rows) / len(rows)
         lost = sum(row["mean"] <= -WORTH for row in rows) / len(rows)
         worst, best = min(rows, key=_mean), max(rows, key=_mean)
@@ -82,69 +68,62 @@ def _grid(summary: Sequence[Row]) -> Iterator[Claim]:
             f"{100 * lost:.0f} %; from {setting(worst)} to {setting(best)}",
         )
     most = max(row["n_tasks"] for row in summary)
-    rows = _select(summary, noise=NOISES[1], method=DEFAULT, n_tasks=most)
+    rows = select(summary, noise=paper.NOISES[1], method=paper.DEFAULT, n_tasks=most)
     fewest = min(rows, key=lambda row: int(row["n_samples"]))
     best = max(rows, key=_mean)
     yield Claim(
         "With few samples per task little is learned, however many tasks there are: "
-        f"{DEFAULT}, noise {NOISES[1]}, T = {most}",
+        f"{paper.DEFAULT}, noise {paper.NOISES[1]}, T = {most}",
         "yes" if best["mean"] >= WORTH and fewest["mean"] < best["mean"] / 2 else "no",
         f"{_format(fewest, ' %')} at n = {fewest['n_samples']}, {_format(best, ' %')} at "
         f"n = {best['n_samples']}",
     )
 
 
-def _last(summary: Sequence[Row], **setting: Any) -> dict[str, Row]:
+def _last_gains(rows: Sequence[Row]) -> dict[str, Row]:
     """Return the gain of each method after the most training tasks."""
-    rows = sorted(_select(summary, **setting), key=lambda row: row["n_tasks"] or 0)
-    return {row["method"]: row["gain"] for row in rows}
+    ordered = sorted(rows, key=lambda row: row["n_tasks"] or 0)
+    return {row["method"]: row["gain"] for row in ordered}
 
 
-def _against_batch(gains: dict[str, Row], unit: str, where: str) -> Claim:
-    close = [name for name in ONLINE if gains[name]["mean"] >= COMPARABLE * gains[BATCH]["mean"]]
-    if not _is_above(gains[BATCH]):
-        holds = "does not apply"
-    else:
-        holds = "no" if not close else "yes" if len(close) == len(ONLINE) else "partly"
-    return Claim(
+def _against_others(gains: dict[str, Row], unit: str, where: str) -> Iterator[Claim]:
+    """Check the claims that compare online LTL with batch LTL, and MTL with both."""
+    batch, multitask = gains[paper.BATCH], gains[paper.MULTITASK]
+    learners = (paper.BATCH, *paper.ONLINE)
+    close = [name for name in paper.ONLINE if gains[name]["mean"] >= COMPARABLE * batch["mean"]]
+    holds = "yes" if len(close) == len(paper.ONLINE) else "partly" if close else "no"
+    yield Claim(
         f"Online LTL closes the gap with batch LTL{where}",
-        holds,
-        f"gain over ITL: {BATCH} {_format(gains[BATCH], unit)}, "
-        + ", ".join(f"{name} {_format(gains[name], unit)}" for name in ONLINE),
+        holds if _is_above(batch) else "does not apply",
+        "gain over ITL: " + ", ".join(f"{name} {_format(gains[name], unit)}" for name in learners),
     )
-
-
-def _against_multitask(gains: dict[str, Row], unit: str, where: str) -> Claim:
-    best = max((BATCH, *ONLINE), key=lambda name: _mean(gains[name]))
-    low, high = (gains[MULTITASK][end] for end in ("low", "high"))
-    if low is None:
-        low = high = gains[MULTITASK]["mean"]
+    best = max(learners, key=lambda name: _mean(gains[name]))
     level = gains[best]["mean"]
-    return Claim(
+    ends = ("mean", "mean") if multitask["low"] is None else ("low", "high")
+    low, high = (multitask[end] for end in ends)
+    yield Claim(
         f"MTL on the test tasks outperforms all LTL methods{where}",
         "yes" if low > level else "no" if high < level else "unclear",
-        f"gain over ITL: MTL {_format(gains[MULTITASK], unit)}, the best of the others, {best}, "
+        f"gain over ITL: MTL {_format(multitask, unit)}, the best of the others, {best}, "
         f"{_format(gains[best], unit)}",
     )
 
 
 def _stream(summary: Sequence[Row]) -> Iterator[Claim]:
     most = max(row["n_tasks"] or 0 for row in summary)
-    for noise in NOISES:
-        gains = _last(summary, noise=noise)
-        where = f", noise {noise}, after {most} tasks"
-        yield _against_batch(gains, " %", where)
-        yield _against_multitask(gains, " %", where)
+    for noise in paper.NOISES:
+        gains = _last_gains(select(summary, noise=noise))
+        yield from _against_others(gains, " %", f", noise {noise}, after {most} tasks")
         yield Claim(
             f"The regime is particularly favorable to LTL, noise {noise}",
-            "yes" if gains[SUBSPACE]["mean"] > MUCH else "no",
-            f"with the true subspace known, the gain is {_format(gains[SUBSPACE], ' %')}",
+            "yes" if gains[paper.SUBSPACE]["mean"] > MUCH else "no",
+            f"with the true subspace known, the gain is {_format(gains[paper.SUBSPACE], ' %')}",
         )
 
 
 def _timing(summary: Sequence[Row]) -> Iterator[Claim]:
-    for method, rule in ((PAPER, "paper's step"), (DEFAULT, "default")):
-        pairs = zip(_select(summary, method=BATCH), _select(summary, method=method), strict=True)
+    for method, rule in ((paper.PAPER, "paper's step"), (paper.DEFAULT, "default")):
+        pairs = zip(*(select(summary, method=name) for name in (paper.BATCH, method)), strict=True)
         ratios = [batch["mean"] / online["mean"] for batch, online in pairs]
         yield Claim(
             f"Online LTL is clearly faster than batch LTL: {rule}",
@@ -154,13 +133,12 @@ def _timing(summary: Sequence[Row]) -> Iterator[Claim]:
 
 
 def _schools(summary: Sequence[Row]) -> Iterator[Claim]:
-    gains, unit, where = _last(summary), " points", " on the schools"
-    alone = _select(summary, method=ALONE)[0]["mean"]
-    for method in ONLINE:
+    gains, unit, where = _last_gains(summary), " points", " on the schools"
+    alone = select(summary, method=paper.ALONE)[0]["mean"]
+    for method in paper.ONLINE:
         yield Claim(
             f"Online LTL outperforms ITL{where}: {method}",
             "yes" if _is_above(gains[method]) else "no",
             f"{_format(gains[method], unit)} of explained variance, over {alone:.1f} of ITL",
         )
-    yield _against_batch(gains, unit, where)
-    yield _against_multitask(gains, unit, where)
+    yield from _against_others(gains, unit, where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from itertools import product
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fastltl.experiments import compare, paper
-from fastltl.experiments.results import Results
-from fastltl.io.checkpoints import write_whole
+from fastltl.experiments.results import Results, Row, select
 
 #: Colours of text and grid lines; the report replaces them by those of its page.
 INK, FAINT = "#24292f", "#d0d7de"
@@ -33,9 +32,10 @@ COLOURS = {
     compare.MULTITASK: "#a05bd6",
 }
 
+#: Names of the noises in the names of files.
+NOISE_LEVELS = dict(zip(paper.NOISES, ("paper", "lower"), strict=True))
+
 STYLE: Any = {
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
@@ -45,9 +45,9 @@ STYLE: Any = {
     "legend.frameon": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "fastltl",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(
+        ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK
+    ),
 }
 
 
@@ -72,22 +72,12 @@ def draw(results: Results) -> list[Picture]:
         return pictures[results["manifest"]["experiment"]](results)
 
 
-def save(picture: Picture, folder: Path) -> None:
-    """Write a picture as PNG and as SVG."""
-    for kind in ("svg", "png"):
-        write_whole(folder / f"{picture.name}.{kind}", _bytes(picture.figure, kind))
-
-
-def as_svg(picture: Picture) -> str:
-    """Return a picture as the text of an SVG file."""
-    return _bytes(picture.figure, "svg").decode()
-
-
-def _bytes(figure: Figure, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    date = {"Date": None} if kind == "svg" else {}  # no date, so that bytes are reproducible
+def render(picture: Picture, kind: str) -> bytes:
+    """Return the content of a picture's "svg" or "png" file."""
+    buffer, is_svg = io.BytesIO(), kind == "svg"
+    date = {"Date": None} if is_svg else {}  # no date, so that bytes are reproducible
     with matplotlib.rc_context(STYLE):
-        figure.savefig(buffer, format=kind, dpi=200, metadata=date, transparent=kind == "svg")
+        picture.figure.savefig(buffer, format=kind, dpi=200, metadata=date, transparent=is_svg)
     return buffer.getvalue()
 
 
@@ -182,28 +172,21 @@ def _plain_ticks(axes: Axes, numbers: Sequence[int]) -> None:
 def _grid(results: Results) -> list[Picture]:
     """Draw a map of the gains for each noise and step."""
     pictures = []
-    for noise, level in zip(paper.NOISES, ("paper", "lower"), strict=True):
-        for method, step in ((paper.DEFAULT, "default"), (paper.PAPER, "paper")):
-            rows = [row for row in _at(results, noise) if row["method"] == method]
-            pictures.append(
-                Picture(
-                    f"grid-{level}-noise-{step}",
-                    _gain_map(rows, f"{method}, noise {noise}"),
-                    f"Gain of {method} over ITL, in percent of ITL's test error, by the number of "
-                    f"training tasks and of samples per task. Noise {noise}.",
-                )
-            )
+    steps = {paper.DEFAULT: "default", paper.PAPER: "paper"}
+    for (noise, level), (method, step) in product(NOISE_LEVELS.items(), steps.items()):
+        rows = select(results["summary"], noise=noise, method=method)
+        caption = (
+            f"Gain of {method} over ITL, in percent of ITL's test error, by the number of "
+            f"training tasks and of samples per task. Noise {noise}."
+        )
+        figure = _gain_map(rows, f"{method}, noise {noise}")
+        pictures.append(Picture(f"grid-{level}-noise-{step}", figure, caption))
     return pictures
 
 
-def _at(results: Results, noise: float) -> list[dict[str, Any]]:
-    return [row for row in results["summary"] if row["noise"] == noise]
-
-
-def _gain_map(rows: Sequence[dict[str, Any]], title: str) -> Figure:
-    tasks = sorted({row["n_tasks"] for row in rows})
-    samples = sorted({row["n_samples"] for row in rows})
+def _gain_map(rows: Sequence[Row], title: str) -> Figure:
     gains = {(row["n_samples"], row["n_tasks"]): row["mean"] for row in rows}
+    samples, tasks = (sorted(set(numbers)) for numbers in zip(*gains, strict=True))
     figure, axes = _axes(title, "training tasks T", "samples per task n", 4.4)
     levels = [-20, -15, -10, -5, -2, -1, 1, 2, 5, 10, 15, 20]
     mesh = axes.pcolormesh(
@@ -213,20 +196,15 @@ def _gain_map(rows: Sequence[dict[str, Any]], title: str) -> Figure:
         edgecolor="white",
         linewidth=0.5,
     )
-    for y, n in enumerate(samples):
-        for x, t in enumerate(tasks):
-            gain = gains[n, t]
-            axes.text(
-                x + 0.5,
-                y + 0.5,
-                f"{gain:+z.0f}" if abs(gain) >= 0.5 else "0",
-                color="white" if abs(gain) > 10 else "black",
-                fontsize=9 if len(tasks) <= 8 else 6,
-                horizontalalignment="center",
-                verticalalignment="center",
-            )
-    axes.set_xticks([k + 0.5 for k in range(len(tasks))], [str(t) for t in tasks], fontsize=8)
-    axes.set_yticks([k + 0.5 for k in range(len(samples))], [str(n) for n in samples], fontsize=8)
+    centred: Any = {"horizontalalignment": "center", "verticalalignment": "center"}
+    size = 9 if len(tasks) <= 8 else 6
+    for (y, n), (x, t) in product(enumerate(samples), enumerate(tasks)):
+        gain = gains[n, t]
+        label = f"{gain:+z.0f}" if abs(gain) >= 0.5 else "0"
+        colour = "white" if abs(gain) > 10 else "black"
+        axes.text(x + 0.5, y + 0.5, label, color=colour, fontsize=size, **centred)
+    axes.set_xticks([k + 0.5 for k in range(len(tasks))], list(map(str, tasks)), fontsize=8)
+    axes.set_yticks([k + 0.5 for k in range(len(samples))], list(map(str, samples)), fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(mesh, ax=axes, label="gain over ITL (%)", ticks=levels)
@@ -235,60 +213,50 @@ def _gain_map(rows: Sequence[dict[str, Any]], title: str) -> Figure:
 
 
 def _stream(results: Results) -> list[Picture]:
-    pictures = []
-    for noise, level in zip(paper.NOISES, ("paper", "lower"), strict=True):
-        rows = _at(results, noise)
-        figure = _curves(rows, f"Synthetic tasks, n = 25, noise {noise}", "test MSE")
-        caption = (
-            f"Test error as training tasks arrive, noise {noise}. After the last task: "
-            f"{_final_means(rows, '{:.4f}')}."
+    return [
+        _curves(
+            f"stream-{level}-noise",
+            select(results["summary"], noise=noise),
+            (f"Synthetic tasks, n = 25, noise {noise}", "test MSE"),
+            f"Test error as training tasks arrive, noise {noise}. After the last task:",
+            "{:.4f}",
         )
-        pictures.append(Picture(f"stream-{level}-noise", figure, caption))
-    return pictures
+        for noise, level in NOISE_LEVELS.items()
+    ]
 
 
 def _schools(results: Results) -> list[Picture]:
-    rows = results["summary"]
-    figure = _curves(rows, "Schools", "explained variance (%)")
-    caption = (
-        "Explained variance as training schools arrive. After the last school: "
-        f"{_final_means(rows, '{:.1f} %')}."
-    )
-    return [Picture("schools", figure, caption)]
+    caption = "Explained variance as training schools arrive. After the last school:"
+    labels = "Schools", "explained variance (%)"
+    return [_curves("schools", results["summary"], labels, caption, "{:.1f} %")]
 
 
-def _final_means(rows: Sequence[dict[str, Any]], form: str) -> str:
-    """List each method with its mean after the last task."""
-    final = {row["method"]: form.format(row["mean"]) for row in rows}
-    return ", ".join(f"{method} {mean}" for method, mean in final.items())
+def _curves(
+    name: str, rows: Sequence[Row], labels: tuple[str, str], caption: str, form: str
+) -> Picture:
+    """Draw a line for each method with its interval; a level one if it uses no training tasks.
 
-
-def _curves(rows: Sequence[dict[str, Any]], title: str, y: str) -> Figure:
-    """Draw a line for each method with its interval; a level one if it uses no training tasks."""
+    The labels are the title and that of the y axis. The caption is completed by each method and
+    its mean after the last task, formatted by `form`.
+    """
+    title, y = labels
     figure, axes = _axes(title, "training tasks seen", y, 4.4)
     most = max(row["n_tasks"] or 1 for row in rows)
-    for method in dict.fromkeys(row["method"] for row in rows):
-        found = [row for row in rows if row["method"] == method]
-        is_level = found[0]["n_tasks"] is None
-        tasks = [1, most] if is_level else [row["n_tasks"] for row in found]
-        points = found * 2 if is_level else found
-        axes.plot(
-            tasks,
-            [row["mean"] for row in points],
-            linestyle="--" if is_level else "-",
-            marker="o" if len(found) == 1 and not is_level else "",
-            color=COLOURS[method],
-            label=method,
+    final = {row["method"]: form.format(row["mean"]) for row in rows}
+    for method in final:
+        found = select(rows, method=method)
+        tasks, means, lows, highs = (
+            [row[key] for row in found] for key in ("n_tasks", "mean", "low", "high")
         )
-        if points[0]["low"] is not None and not is_level:
-            axes.fill_between(
-                tasks,
-                [row["low"] for row in points],
-                [row["high"] for row in points],
-                color=COLOURS[method],
-                alpha=0.15,
-                linewidth=0,
-            )
+        colour = COLOURS[method]
+        if tasks == [None]:
+            axes.plot([1, most], means * 2, "--", color=colour, label=method)
+            continue
+        marker = "o" if len(tasks) == 1 else ""
+        axes.plot(tasks, means, "-", marker=marker, color=colour, label=method)
+        if lows[0] is not None:
+            axes.fill_between(tasks, lows, highs, color=colour, alpha=0.15, linewidth=0)
     axes.grid(axis="y")
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
-    return figure
+    means_text = ", ".join(f"{method} {mean}" for method, mean in final.items())
+    return Picture(name, figure, f"{caption} {means_text}.")

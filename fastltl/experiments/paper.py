@@ -27,6 +27,7 @@ from fastltl.experiments.compare import compare, compile_comparison
 from fastltl.experiments.results import (
     Cell,
     Results,
+    Row,
     compute_cells,
     continue_results,
     finish,
@@ -65,8 +66,6 @@ PAPER_SECONDS = {
 
 #: The demonstration's environment, with little noise so that there is something to gain.
 DEMO: dict[str, Any] = {"n_features": 30, "n_tasks": 200, "n_samples": 40, "noise": 0.05}
-
-Row = dict[str, Any]
 
 
 def compile_kernels() -> None:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from fastltl.experiments.claims import check_claims
 from fastltl.experiments.compare import FEWEST_SAMPLES, FOLDS
-from fastltl.experiments.figures import FAINT, INK, Picture, as_svg, draw, save
+from fastltl.experiments.figures import FAINT, INK, Picture, draw, render
 from fastltl.experiments.paper import TIMED_LAM, TIMED_TOL
 from fastltl.experiments.results import Results
 from fastltl.io.checkpoints import write_whole
@@ -30,56 +30,42 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of the page: paragraphs, a table, and pictures as (name, svg, caption)."""
+    """A section of the page."""
 
     title: str
     text: Sequence[str] = ()
     table: Table | None = None
-    pictures: Sequence[tuple[str, Markup, str]] = ()
-
-
-class Page(NamedTuple):
-    """The content of the HTML template."""
-
-    title: str
-    answer: str
-    sections: Sequence[Section]
-    manifest: str
+    pictures: Sequence[Picture] = ()
 
 
 def write_comparison(results: Results, title: str, about: str, out: Path) -> Path:
     """Write the page and pictures of a comparison to a folder; return the path of the page."""
-    pictures = draw(results)
-    gains_and_learning, spectrum = _inline(pictures[:2]), _inline(pictures[2:])
+    gains, learning, spectrum = draw(results)
     learned = results["representation"]
     sections = [
-        Section("Methods", [about], method_table(results), gains_and_learning),
-        Section("What was learned", [rank_sentence(learned)], direction_table(learned), spectrum),
+        Section("Methods", [about], method_table(results), [gains, learning]),
+        Section("What was learned", [rank_sentence(learned)], direction_table(learned), [spectrum]),
         Section("How it was measured", _protocol(results)),
     ]
-    page = Page(title, results["verdict"]["sentence"], sections, _manifest([results]))
-    return _write(page, pictures, out)
+    return _write(title, results["verdict"]["sentence"], sections, [results], out)
 
 
 def write_reproduction(all_results: Sequence[Results], out: Path) -> Path:
     """Write the page and pictures of the paper's experiments; return the path of the page."""
     intervals = "Brackets, and shaded areas in the figures, are 95 % intervals over the trials."
-    sections = [
-        Section("The paper's claims and our results", [intervals], claim_table(all_results))
-    ]
-    pictures = []
+    claims = [tuple(claim) for results in all_results for claim in check_claims(results)]
+    table = Table(("the paper says", "here", "figures"), claims, words=(0, 1, 2))
+    sections = [Section("The paper's claims and our results", [intervals], table)]
     for results in all_results:
-        drawn = draw(results)
-        pictures += drawn
         name, parameters = (results["manifest"][key] for key in ("experiment", "parameters"))
         title, text = _EXPERIMENTS[name]
         text += " This is a quick run, smaller than the paper's." if parameters["quick"] else ""
         trials = parameters["trials"]
         text += f" Means of {trials} trials." if trials > 1 else " One trial."
-        table = timing_table(results) if name == "timing" else None
-        sections.append(Section(title, [text, *_warnings(results)], table, _inline(drawn)))
+        seconds = timing_table(results["summary"]) if name == "timing" else None
+        sections.append(Section(title, [text, *_warnings(results)], seconds, draw(results)))
     title = "Incremental Learning-to-Learn with Statistical Guarantees: the experiments"
-    return _write(Page(title, "", sections, _manifest(all_results)), pictures, out)
+    return _write(title, "", sections, all_results, out)
 
 
 _EXPERIMENTS = {
@@ -142,26 +128,15 @@ def direction_table(learned: dict[str, Any]) -> Table:
     return Table(("share %", "features and their weights"), rows, words=(1,))
 
 
-def claim_table(all_results: Sequence[Results]) -> Table:
-    """Tabulate the claims of the paper and whether they hold."""
-    rows = [tuple(claim) for results in all_results for claim in check_claims(results)]
-    return Table(("the paper says", "here", "figures"), rows, words=(0, 1, 2))
-
-
-def timing_table(results: Results) -> Table:
+def timing_table(summary: Sequence[dict[str, Any]]) -> Table:
     """Tabulate seconds by method, number of tasks and number of samples."""
-    rows = results["summary"]
-    settings = list(dict.fromkeys((row["n_tasks"], row["n_samples"]) for row in rows))
-    seconds = {(row["method"], row["n_tasks"], row["n_samples"]): row["mean"] for row in rows}
-    methods = sorted({row["method"] for row in rows})
-    return Table(
-        ("seconds", *(f"T={t}, n={n}" for t, n in settings)),
-        [(method, *(_seconds(seconds[method, t, n]) for t, n in settings)) for method in methods],
-    )
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    columns: dict[str, dict[str, str]] = {}
+    for row in summary:
+        text = f"{row['mean']:.3g}" if row["mean"] < 100 else f"{row['mean']:.0f}"
+        columns.setdefault(f"T={row['n_tasks']}, n={row['n_samples']}", {})[row["method"]] = text
+    methods = sorted({row["method"] for row in summary})
+    rows = [(method, *(column[method] for column in columns.values())) for method in methods]
+    return Table(("seconds", *columns), rows)
 
 
 def _protocol(results: Results) -> list[str]:
@@ -195,17 +170,9 @@ def _warnings(results: Results) -> list[str]:
     return [f"Warning in {n} of the computations: {text}" for text, n in counts]
 
 
-def _manifest(all_results: Sequence[Results]) -> str:
-    return "\n".join(json.dumps(results["manifest"], indent=2) for results in all_results)
-
-
-def _inline(pictures: Sequence[Picture]) -> list[tuple[str, Markup, str]]:
-    return [(picture.name, inline_svg(picture), picture.caption) for picture in pictures]
-
-
 def inline_svg(picture: Picture) -> Markup:
     """Return a picture as SVG for the page, with the colours of the page and unique ids."""
-    svg = as_svg(picture)
+    svg = render(picture, "svg").decode()
     label = html.escape(picture.caption)
     svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
@@ -213,12 +180,18 @@ def inline_svg(picture: Picture) -> Markup:
     return Markup(svg.replace(INK, "var(--ink)").replace(FAINT, "var(--faint)"))
 
 
-def _write(page: Page, pictures: Sequence[Picture], out: Path) -> Path:
+def _write(
+    title: str, answer: str, sections: Sequence[Section], all_results: Sequence[Results], out: Path
+) -> Path:
+    """Write the page, and its pictures as PNG and as SVG; return the path of the page."""
+    manifest = "\n".join(json.dumps(results["manifest"], indent=2) for results in all_results)
+    page = {"title": title, "answer": answer, "sections": sections, "manifest": manifest}
     template = files("fastltl.experiments").joinpath("report.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    content = environment.from_string(template).render(page=page)
-    for picture in pictures:
-        save(picture, out)
+    content = environment.from_string(template).render(page=page, inline_svg=inline_svg)
+    for picture in [picture for section in sections for picture in section.pictures]:
+        for kind in ("svg", "png"):
+            write_whole(out / f"{picture.name}.{kind}", render(picture, kind))
     path = out / "report.html"
     write_whole(path, content.encode())
     return path

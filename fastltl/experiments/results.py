@@ -39,6 +39,7 @@ PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
 CELL_KEYS = {"cell", "values", "seconds", "warnings"}
 Cell = Mapping[str, Any]
 Results = dict[str, Any]
+Row = dict[str, Any]
 Compute = Callable[[Cell], Any]
 
 
@@ -163,6 +164,11 @@ def finish(results: Results, cells: Iterable[Cell]) -> list[dict[str, Any]]:
     results["manifest"]["seconds"] = sum(one["seconds"] for one in done)
     results["warnings"] = dict(Counter(text for one in done for text in one["warnings"]))
     return [one["cell"] | one["values"] for one in done]
+
+
+def select(rows: Iterable[Row], **values: Any) -> list[Row]:
+    """Return the rows that have these values."""
+    return [row for row in rows if all(row[key] == value for key, value in values.items())]
 
 
 def read_results(path: Path) -> Results:
