@@ -7,22 +7,14 @@ import time
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from fastltl._validation import Array, check_generator
-from fastltl.experiments.results import Cell, Results, compute_cells, finish, new_results
-from fastltl.experiments.trials import (
-    Trial,
-    fit_batch,
-    fit_itl,
-    fit_mtl,
-    fit_online,
-    score_pooled,
-    select_pooled_lam,
-)
+from fastltl.experiments import trials
+from fastltl.experiments.results import Cell, Results, Row, compute_cells, finish, new_results
+from fastltl.experiments.trials import Trial
 from fastltl.metrics import relative_improvement
 from fastltl.selection import Halves
 from fastltl.tasks import TaskSet
@@ -61,23 +53,11 @@ def compare(
     held out once, and intervals of the gains come from resampling the tasks. Ridge regression on
     each task alone uses no training tasks, so all tasks that are not held out select its lam.
 
-    Parameters
-    ----------
-    tasks : TaskSet
-        Tasks that `usable_tasks` drops are not compared.
-    seed : int
-        Seed of the folds, the halves and the resampling.
-    scale : bool
-        Whether to scale every feature to unit variance over the training tasks.
-    n_jobs : int
-        Number of processes that share the folds; -1 for one per core.
-    dask : str, optional
-        Address of a Dask scheduler whose workers compute the folds instead.
-
-    Returns
-    -------
-    dict
-        ``data``, ``methods``, ``curve``, ``representation`` and ``verdict``, ready for JSON.
+    Tasks that `usable_tasks` drops are not compared. The seed determines the folds, the halves
+    and the resampling. `scale` scales every feature to unit variance over the training tasks. The
+    folds are shared by n_jobs processes (-1: one per core) or, if `dask` is the address of a
+    scheduler, by its workers. The results have ``data``, ``methods``, ``curve``,
+    ``representation`` and ``verdict``, and are ready for JSON.
     """
     usable = usable_tasks(tasks)
     results = new_results("compare", {"seed": seed, "scale": scale, "jobs": n_jobs})
@@ -91,8 +71,7 @@ def compare(
         "n_samples": int(usable.sizes.sum()),
     }
     folds = finish(results, cells)
-    results["methods"] = _summarise_methods(folds, seed)
-    results["curve"] = _summarise_curve(folds)
+    results["methods"], results["curve"] = _summarise(folds, seed)
     results["verdict"] = verdict(results["methods"], len(usable))
     results["representation"] = _learn_representation(usable, seed, scale)
     return results
@@ -128,29 +107,29 @@ def compile_comparison() -> None:
     objective.curvature(np.eye(2))  # the fits above are too small to need it
 
 
-def _score_fold(cell: Cell, tasks: TaskSet, seed: int, scale: bool) -> dict[str, Any]:
+def _score_fold(cell: Cell, tasks: TaskSet, seed: int, scale: bool) -> Row:
     """Score each method on the held-out tasks of a fold, and online LTL as it learns."""
     order = check_generator(seed).permutation(len(tasks))
     is_held_out = np.arange(len(order)) % FOLDS == cell["fold"]
     held_out, others = tasks[order[is_held_out]], tasks[order[~is_held_out]]
     trial, halves_of_others = _make_trial(others, held_out, seed, scale)
     n_training, checkpoints = len(trial.training), _checkpoints(len(tasks))
-    curve = list(fit_online(trial, {*checkpoints, n_training}))
+    curve = list(trials.fit_online(trial, {*checkpoints, n_training}))
     fits = {
-        ALONE: fit_itl(trial, halves_of_others),
+        ALONE: trials.fit_itl(trial, halves_of_others),
         ONLINE: curve[-1],
-        BATCH: fit_batch(trial, n_training),
-        MULTITASK: fit_mtl(trial),
+        BATCH: trials.fit_batch(trial, n_training),
+        MULTITASK: trials.fit_mtl(trial),
     }
-    methods: dict[str, dict[str, Any]] = {
+    methods: dict[str, Row] = {
         name: {"lam": fit.lam, "seconds": fit.seconds}
         | {metric: trial.score(fit.D, metric).tolist() for metric in METRICS}
         for name, fit in fits.items()
     }
     start = time.perf_counter()
-    lam = select_pooled_lam(trial)
+    lam = trials.select_pooled_lam(trial)
     methods[POOLED] = {
-        metric: score_pooled(trial, trial.test, np.array([lam]), metric)[0].tolist()
+        metric: trials.score_pooled(trial, trial.test, np.array([lam]), metric)[0].tolist()
         for metric in METRICS
     }
     methods[POOLED] |= {"lam": lam, "seconds": time.perf_counter() - start}
@@ -182,8 +161,11 @@ def _checkpoints(n_tasks: int) -> list[int]:
     return sorted(set(np.geomspace(1, fewest, 15).round().astype(int).tolist()))
 
 
-def _summarise_methods(folds: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
-    """Return a row for each method: mean scores over tasks, gain over each task alone, wins."""
+def _summarise(folds: list[Row], seed: int) -> tuple[list[Row], list[Row]]:
+    """Return a row for each method, and one for each point of online LTL's learning curve.
+
+    Rows of methods have mean scores over tasks, the gain over each task alone, and wins.
+    """
 
     def all_tasks(method: str, metric: str) -> Array:
         return np.concatenate([fold["methods"][method][metric] for fold in folds])
@@ -192,10 +174,9 @@ def _summarise_methods(folds: list[dict[str, Any]], seed: int) -> list[dict[str,
     rows = []
     for method in (ALONE, *SHARING):
         errors = all_tasks(method, "mse")
-        row: dict[str, Any] = {
+        row: Row = {
             "method": method,
-            "mse": float(errors.mean()),
-            "explained_variance": float(all_tasks(method, "explained_variance").mean()),
+            **{metric: float(all_tasks(method, metric).mean()) for metric in METRICS},
             "seconds": sum(fold["methods"][method]["seconds"] for fold in folds),
             "lams": [fold["methods"][method]["lam"] for fold in folds],
         }
@@ -207,7 +188,11 @@ def _summarise_methods(folds: list[dict[str, Any]], seed: int) -> list[dict[str,
             same = np.isclose(errors, baseline, rtol=1e-9, atol=0.0)
             row["wins"] = float(np.where(same, 0.5, errors < baseline).mean())
         rows.append(row)
-    return rows
+    curve = []
+    for n_tasks in folds[0]["curve"]:
+        errors = np.concatenate([fold["curve"][n_tasks] for fold in folds])
+        curve.append({"n_tasks": n_tasks, "gain": relative_improvement(errors, baseline)})
+    return rows, curve
 
 
 def gain_intervals(
@@ -231,9 +216,8 @@ def gain_intervals(
     intervals = []
     for level in levels:
         low, high = np.quantile(np.concatenate(t_values), [(1 - level) / 2, (1 + level) / 2])
-        # An error can fall by at most 100 %.
-        ends = float(gain - high * deviation), min(100.0, float(gain - low * deviation))
-        intervals.append(list(ends))
+        end = min(100.0, float(gain - low * deviation))  # an error can fall by at most 100 %
+        intervals.append([float(gain - high * deviation), end])
     return intervals
 
 
@@ -246,17 +230,7 @@ def _gain_and_deviation(errors: Array, baseline: Array) -> tuple[Array, Array]:
     return 100.0 * (1.0 - ratio[..., 0]), 100.0 * deviation
 
 
-def _summarise_curve(folds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the gain of online LTL over each task alone after 1, 2, ... training tasks."""
-    baseline = np.concatenate([fold["methods"][ALONE]["mse"] for fold in folds])
-    rows = []
-    for n_tasks in folds[0]["curve"]:
-        errors = np.concatenate([fold["curve"][n_tasks] for fold in folds])
-        rows.append({"n_tasks": n_tasks, "gain": relative_improvement(errors, baseline)})
-    return rows
-
-
-def verdict(methods: Sequence[dict[str, Any]], n_tasks: int) -> dict[str, str]:
+def verdict(methods: Sequence[Row], n_tasks: int) -> dict[str, str]:
     """Decide whether sharing helps: "yes", "no" or "unclear", with a sentence for the report.
 
     Sharing helps if some method has a gain that is not negligible, wins on most tasks, and has a
@@ -287,18 +261,18 @@ def verdict(methods: Sequence[dict[str, Any]], n_tasks: int) -> dict[str, str]:
     return {"helps": helps, "sentence": sentence}
 
 
-def _learn_representation(tasks: TaskSet, seed: int, scale: bool) -> dict[str, Any]:
+def _learn_representation(tasks: TaskSet, seed: int, scale: bool) -> Row:
     """Describe what online LTL learns from two thirds of all tasks; the others select lam."""
     shuffled = tasks[check_generator(seed).permutation(len(tasks))]
     trial, _ = _make_trial(shuffled, shuffled, seed, scale)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the folds have warned if lam is at the edge
-        fit = next(fit_online(trial, [len(trial.training)]))
+        fit = next(trials.fit_online(trial, [len(trial.training)]))
     names = tasks.feature_names or [f"x{j}" for j in range(tasks.n_features)]
     return {"n_tasks": fit.n_tasks, "lam": fit.lam, **describe(fit.D, names)}
 
 
-def describe(D: Array, names: Sequence[str]) -> dict[str, Any]:
+def describe(D: Array, names: Sequence[str]) -> Row:
     """Describe a representation by its effective rank and the features of its main directions.
 
     With p the eigenvalues of D divided by their sum, the effective rank is exp(entropy of p): d

@@ -132,7 +132,10 @@ def _learning(results: Results) -> Picture:
     axes.axhline(0, color=INK, linewidth=1)
     axes.margins(y=0.15)
     axes.set_xscale("log")
-    _plain_ticks(axes, tasks)
+    ticks = [k * 10**power for power in range(6) for k in (1, 2, 5)]
+    ticks = [tick for tick in ticks if tasks[0] <= tick <= tasks[-1]]
+    axes.set_xticks(ticks, list(map(str, ticks)), minor=False)
+    axes.set_xticks([], minor=True)
     axes.grid(axis="y")
     return Picture(
         "learning",
@@ -159,14 +162,6 @@ def _spectrum(results: Results) -> Picture:
         "Share of the trace of the representation in each direction: the first has "
         f"{shares[0]:.0f} %. The effective rank is {learned['effective_rank']:.1f} of {n}.",
     )
-
-
-def _plain_ticks(axes: Axes, numbers: Sequence[int]) -> None:
-    """Label 1, 2, 5, 10, 20, ... on a logarithmic axis, within the range of the numbers."""
-    ticks = [k * 10**power for power in range(6) for k in (1, 2, 5)]
-    inside = [tick for tick in ticks if min(numbers) <= tick <= max(numbers)]
-    axes.set_xticks(inside, [str(tick) for tick in inside], minor=False)
-    axes.set_xticks([], minor=True)
 
 
 def _grid(results: Results) -> list[Picture]:

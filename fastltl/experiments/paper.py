@@ -6,13 +6,14 @@ means over trials with 95 % intervals.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from os import PathLike
 from pathlib import Path
+from statistics import median
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -114,29 +115,12 @@ def reproduce(
 ) -> Results:
     """Run an experiment and keep its results in out/name.json; a later call continues from there.
 
-    Parameters
-    ----------
-    name : {"grid", "stream", "timing", "schools"}
-        Figure 1, Figure 2, Table 1 or Figure 3 of the paper.
-    out : Path
-        Folder of the results file.
-    seed : int
-        Determines all numbers but the seconds.
-    trials : int, optional
-        Number of repetitions; by default 10, 10, 3 and 20.
-    quick : bool
-        Whether to run a smaller version, in a few minutes.
-    n_jobs : int
-        Number of processes that share the cells.
-    schools : str or path, optional
-        Path of schoolData.mat, needed by "schools".
-    dask : str, optional
-        Address of a Dask scheduler whose workers compute the cells, except those of "timing".
-
-    Returns
-    -------
-    dict
-        ``manifest``, ``cells`` and ``summary``.
+    "grid", "stream", "timing" and "schools" are Figure 1, Figure 2, Table 1 and Figure 3 of the
+    paper, with 10, 10, 3 and 20 trials by default. The seed determines all numbers but the
+    seconds. A quick run is smaller and takes a few minutes. `schools` is the path of
+    schoolData.mat, needed by "schools". Cells are shared by n_jobs processes or, if `dask` is the
+    address of a scheduler, by its workers; those of "timing" are computed one at a time here. The
+    results have ``manifest``, ``cells`` and ``summary``.
     """
     experiment = EXPERIMENTS[name]
     if trials is None:
@@ -287,25 +271,20 @@ def _summarise_curves(rows: Sequence[Row]) -> list[Row]:
     Gains are in percent of ITL's error or, on the schools, in points of explained variance. The
     number of tasks is None for methods that do not use the training tasks.
     """
-
-    def points(row: Row) -> Iterable[tuple[Row, float]]:
+    scores, gains = [], []
+    for row in rows:
         setting = {"noise": row["noise"]} if "noise" in row else {}
-        for method in (ALONE, MULTITASK, SUBSPACE):
-            if method in row:
-                yield setting | {"method": method, "n_tasks": None}, row[method]
-        for method in (BATCH, *ONLINE):
-            after = row["batch_after"] if method == BATCH else range(1, len(row[method]) + 1)
-            for t, score in zip(after, row[method], strict=True):
-                yield setting | {"method": method, "n_tasks": t}, score
-
-    def gain(row: Row, score: float) -> float:
-        if "noise" in row:
-            return relative_improvement([score], [row[ALONE]])
-        return score - float(row[ALONE])
-
-    scores = _summarise(point for row in rows for point in points(row))
-    gains = _summarise((key, gain(row, score)) for row in rows for key, score in points(row))
-    return [row | {"gain": gain_row} for row, gain_row in zip(scores, gains, strict=True)]
+        after: Row = {method: [None] for method in (ALONE, MULTITASK, SUBSPACE) if method in row}
+        after[BATCH] = row["batch_after"]
+        after |= {method: range(1, len(row[method]) + 1) for method in ONLINE}
+        for method, numbers in after.items():
+            for t, score in zip(numbers, np.atleast_1d(row[method]), strict=True):
+                key, alone = setting | {"method": method, "n_tasks": t}, row[ALONE]
+                gain = relative_improvement([score], [alone]) if setting else score - alone
+                scores.append((key, score))
+                gains.append((key, gain))
+    pairs = zip(_summarise(scores), _summarise(gains), strict=True)
+    return [score | {"gain": gain} for score, gain in pairs]
 
 
 # Table 1: running times
@@ -327,19 +306,10 @@ def _timing_cell(cell: Cell) -> Row:
     compile_kernels()
     with one_blas_thread:
         return {
-            method: _seconds(run, repeats=1 if method.startswith(BATCH) else 9)
+            # A single short run is too noisy.
+            method: median(repeat(run, number=1, repeat=1 if method.startswith(BATCH) else 9))
             for method, run in _timed_runs(tasks).items()
         }
-
-
-def _seconds(run: Callable[[], None], repeats: int) -> float:
-    """Return the median seconds over repeats; a single short run is too noisy."""
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))
 
 
 def _timed_runs(tasks: TaskSet) -> dict[str, Callable[[], None]]:
@@ -381,10 +351,9 @@ def _summarise_timing(rows: Sequence[Row]) -> list[Row]:
         for row in rows
         for name in methods
     )
-    settings = {(row["n_tasks"], row["n_samples"]): None for row in rows}
     return measured + [
         {"n_tasks": t, "n_samples": n, "method": f"{name}, the paper", "mean": seconds}
-        for t, n in settings
+        for t, n in dict.fromkeys((row["n_tasks"], row["n_samples"]) for row in rows)
         for name, seconds in zip((BATCH, "online LTL"), PAPER_SECONDS[t, n], strict=True)
     ]
 

@@ -137,6 +137,5 @@ def score_pooled(trial: Trial, halves: Halves, lams: Array, metric: str) -> Arra
     train, test = (
         half.map_inputs(lambda X: np.column_stack([X, np.ones(len(X))])) for half in halves
     )
-    return HeldOut(train, test, metric).score_weights(
-        np.repeat(weights.swapaxes(0, 1), len(train), axis=0)
-    )
+    weights_by_task = np.repeat(weights.swapaxes(0, 1), len(train), axis=0)
+    return HeldOut(train, test, metric).score_weights(weights_by_task)
