@@ -212,7 +212,8 @@ def _stream(results: Results) -> list[Picture]:
         _curves(
             f"stream-{level}-noise",
             select(results["summary"], noise=noise),
-            (f"Synthetic tasks, n = 25, noise {noise}", "test MSE"),
+            f"Synthetic tasks, n = 25, noise {noise}",
+            "test MSE",
             f"Test error as training tasks arrive, noise {noise}. After the last task:",
             "{:.4f}",
         )
@@ -222,19 +223,15 @@ def _stream(results: Results) -> list[Picture]:
 
 def _schools(results: Results) -> list[Picture]:
     caption = "Explained variance as training schools arrive. After the last school:"
-    labels = "Schools", "explained variance (%)"
-    return [_curves("schools", results["summary"], labels, caption, "{:.1f} %")]
+    rows, y = results["summary"], "explained variance (%)"
+    return [_curves("schools", rows, "Schools", y, caption, "{:.1f} %")]
 
 
-def _curves(
-    name: str, rows: Sequence[Row], labels: tuple[str, str], caption: str, form: str
-) -> Picture:
+def _curves(name: str, rows: Sequence[Row], title: str, y: str, caption: str, form: str) -> Picture:
     """Draw a line for each method with its interval; a level one if it uses no training tasks.
 
-    The labels are the title and that of the y axis. The caption is completed by each method and
-    its mean after the last task, formatted by `form`.
+    The caption ends with the mean of each method after the last task, formatted by `form`.
     """
-    title, y = labels
     figure, axes = _axes(title, "training tasks seen", y, 4.4)
     most = max(row["n_tasks"] or 1 for row in rows)
     final = {row["method"]: form.format(row["mean"]) for row in rows}
@@ -253,5 +250,5 @@ def _curves(
             axes.fill_between(tasks, lows, highs, color=colour, alpha=0.15, linewidth=0)
     axes.grid(axis="y")
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
-    means_text = ", ".join(f"{method} {mean}" for method, mean in final.items())
-    return Picture(name, figure, f"{caption} {means_text}.")
+    listed = ", ".join(f"{method} {mean}" for method, mean in final.items())
+    return Picture(name, figure, f"{caption} {listed}.")

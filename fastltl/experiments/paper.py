@@ -25,17 +25,7 @@ from fastltl._validation import Array
 from fastltl.batch import BatchLTL
 from fastltl.datasets import load_schools, make_environment
 from fastltl.experiments.compare import compare, compile_comparison
-from fastltl.experiments.results import (
-    Cell,
-    Results,
-    Row,
-    compute_cells,
-    continue_results,
-    finish,
-    missing_cells,
-    new_results,
-    write_results,
-)
+from fastltl.experiments.results import Cell, Results, Row, new_results, run_cells, write_results
 from fastltl.experiments.trials import PAPER_STEP, Trial, fit_batch, fit_itl, fit_mtl, fit_online
 from fastltl.metrics import relative_improvement
 from fastltl.online import OnlineLTL
@@ -100,7 +90,6 @@ class Experiment:
     summarise: Callable[[Sequence[Row]], list[Row]]
     trials: int
     quick_trials: int
-    is_timed: bool = False  # computes one cell at a time, in this process
 
 
 def reproduce(
@@ -128,16 +117,13 @@ def reproduce(
     compute = experiment.compute
     if name == "schools":
         compute = partial(compute, tasks=schools_tasks(schools))
-    if experiment.is_timed:
+    if name == "timing":  # other cells must not slow down the one that is timed
         n_jobs, dask = 1, None
     path = out / f"{name}.json"
-    parameters = {"seed": seed, "trials": trials, "quick": quick}
-    results = continue_results(path, new_results(name, parameters))
+    fresh = new_results(name, {"seed": seed, "trials": trials, "quick": quick})
     cells = experiment.cells(seed, trials, quick)
-    for done in compute_cells(compute, missing_cells(results, cells), n_jobs, name, dask):
-        results["cells"].append(done)
-        write_results(path, results)
-    results["summary"] = experiment.summarise(finish(results, cells))
+    results, rows = run_cells(path, fresh, cells, compute, n_jobs, dask)
+    results["summary"] = experiment.summarise(rows)
     write_results(path, results)
     return results
 
@@ -361,6 +347,6 @@ def _summarise_timing(rows: Sequence[Row]) -> list[Row]:
 EXPERIMENTS = {
     "grid": Experiment(_grid_cells, _grid_cell, _summarise_grid, 10, 2),
     "stream": Experiment(_stream_cells, _stream_cell, _summarise_curves, 10, 3),
-    "timing": Experiment(_timing_cells, _timing_cell, _summarise_timing, 3, 1, is_timed=True),
+    "timing": Experiment(_timing_cells, _timing_cell, _summarise_timing, 3, 1),
     "schools": Experiment(_schools_cells, _schools_cell, _summarise_curves, 20, 20),
 }

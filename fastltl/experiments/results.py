@@ -137,6 +137,17 @@ def _compute(compute: Compute, cell: Cell) -> dict[str, Any]:
     }
 
 
+def run_cells(
+    path: Path, fresh: Results, cells: list[Cell], compute: Compute, n_jobs: int, dask: str | None
+) -> tuple[Results, list[Row]]:
+    """Compute the cells that the file at path lacks; write the file after each of them."""
+    results, label = continue_results(path, fresh), fresh["manifest"]["experiment"]
+    for done in compute_cells(compute, missing_cells(results, cells), n_jobs, label, dask):
+        results["cells"].append(done)
+        write_results(path, results)
+    return results, finish(results, cells)
+
+
 def continue_results(path: Path, fresh: Results) -> Results:
     """Return fresh results with the cells of an earlier run, if the file at path has some."""
     if not path.exists():
@@ -158,7 +169,7 @@ def missing_cells(results: Results, cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell not in computed]
 
 
-def finish(results: Results, cells: Iterable[Cell]) -> list[dict[str, Any]]:
+def finish(results: Results, cells: Iterable[Cell]) -> list[Row]:
     """Record the seconds and warnings of these cells only; return their parameters and values."""
     done = [next(one for one in results["cells"] if one["cell"] == cell) for cell in cells]
     results["manifest"]["seconds"] = sum(one["seconds"] for one in done)
