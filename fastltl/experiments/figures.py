@@ -132,7 +132,7 @@ def _learning(results: Results) -> Picture:
     axes.axhline(0, color=INK, linewidth=1)
     axes.margins(y=0.15)
     axes.set_xscale("log")
-    ticks = [k * 10**power for power in range(6) for k in (1, 2, 5)]
+    ticks = [k * 10**power for power in range(6) for k in (1, 2, 5)]  # 1, 2, 5, 10, 20, ...
     ticks = [tick for tick in ticks if tasks[0] <= tick <= tasks[-1]]
     axes.set_xticks(ticks, list(map(str, ticks)), minor=False)
     axes.set_xticks([], minor=True)

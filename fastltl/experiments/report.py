@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of the page."""
+    """A section of the page: paragraphs, a table and pictures."""
 
     title: str
     text: Sequence[str] = ()
