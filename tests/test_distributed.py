@@ -152,7 +152,7 @@ def test_fit_sharded_on_one_shard_matches_fit(client, rule):
     assert relative(found.D_, alone.D_) < 1e-12
     assert relative(found.iterate_, alone.iterate_) < 1e-12
     assert found.cumulative_loss_ == pytest.approx(alone.cumulative_loss_, rel=1e-12)
-    with pytest.raises(AttributeError, match="only if tasks came one after another"):
+    with pytest.raises(AttributeError, match="needs tasks that came one after another"):
         _ = found.regret_bound_
 
 
@@ -167,7 +167,7 @@ def test_fit_sharded_merges_the_runs_of_the_shards(client, rule):
     if rule:
         assert relative(found.iterate_, np.mean([run.iterate_ for run in runs], axis=0)) < 1e-12
     else:
-        records = np.concatenate([run._run.records for run in runs])
+        records = np.concatenate([run._run.state.records for run in runs])
         S = sum(run._run.state[0, 0] for run in runs)
         norm = np.sqrt(np.sum(records["norm"] ** 2))
         eta = 2 * np.sqrt(np.log(9)) / norm
@@ -268,9 +268,9 @@ def test_bad_arguments(client, arguments, message):
         fit_sharded(ltl.OnlineLTL(), tasks, every=0)
     with pytest.raises(ValueError, match="lam must be"):
         fit_sharded(ltl.OnlineLTL(-1), tasks)
-    with pytest.raises(TypeError, match="wanted OnlineLTL, got BatchLTL"):
+    with pytest.raises(TypeError, match="expected OnlineLTL, got BatchLTL"):
         fit_sharded(ltl.BatchLTL(), tasks)
-    with pytest.raises(TypeError, match="wanted ShardedTaskSet, got TaskSet"):
+    with pytest.raises(TypeError, match="expected ShardedTaskSet, got TaskSet"):
         fit_path(ltl.OnlineLTLPath(), TASKS)
     with pytest.raises(TypeError, match=r"X must be a TaskSet, .* got ShardedTaskSet"):
         ltl.ITL().fit(tasks)

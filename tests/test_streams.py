@@ -299,7 +299,7 @@ def test_missing_targets_differ_from_malformed_ones(tmp_path):
 
 def test_streams_can_be_pickled_and_read_into_a_task_set(written):
     stream = pickle.loads(pickle.dumps(written(table_of(TASKS))))
-    tasks = stream.task_set()
+    tasks = stream.collection()
     assert tasks.feature_names == NAMES
     assert list(tasks.labels) == [f"task {i}" for i in range(30)]
     assert all(np.array_equal(X, W) for (X, _), (W, _) in zip(tasks, TASKS, strict=True))
