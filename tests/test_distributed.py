@@ -168,7 +168,7 @@ def test_fit_sharded_merges_the_runs_of_the_shards(client, rule):
         assert relative(found.iterate_, np.mean([run.iterate_ for run in runs], axis=0)) < 1e-12
     else:
         records = np.concatenate([run._run.state.records for run in runs])
-        S = sum(run._run.state[0, 0] for run in runs)
+        S = sum(run._run.state.matrices[0] for run in runs)
         norm = np.sqrt(np.sum(records["norm"] ** 2))
         eta = 2 * np.sqrt(np.log(9)) / norm
         assert relative(found.iterate_, ltl.reference.entropic_iterate(S, eta, 100.0)) < 1e-12
