@@ -53,7 +53,6 @@ ORDER = [
     "selection",
     "tables",
     "streams",
-    "distributed.cluster",
     "distributed.shards",
     "distributed.online",
     "distributed",

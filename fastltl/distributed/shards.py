@@ -1,4 +1,4 @@
-"""Tasks on the workers of a Dask cluster, and the batch learners' objective over them.
+"""Calls on the workers of a Dask cluster, the tasks there and the batch learners' objective.
 
 A shard is a function without arguments that returns a `TaskSet`, so that another worker can load
 it again if a worker is lost. Results are combined in the order of the shards, not of arrival.
@@ -6,7 +6,8 @@ it again if a worker is lost. Results are combined in the order of the shards, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple
@@ -15,13 +16,120 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl._columns import as_objects
-from fastltl._objective import MeanObjective, Names, Objective, TaskCollection, relative_scales
-from fastltl._validation import Array, check_computed
-from fastltl.distributed.cluster import TIMEOUT, Cluster
+from fastltl._objective import MeanObjective, Names, TaskCollection, relative_scales
+from fastltl._validation import Array, check_computed, check_positive, reason_of
 from fastltl.io.streams import open_stream
 from fastltl.tasks import TaskSet
 
+#: Number of partial sums that one task of the cluster adds up.
+FAN_IN = 16
+
+#: Seconds without a scheduler, or without workers, after which a computation fails.
+TIMEOUT = 60.0
+
 Shard = Callable[[], TaskSet]
+
+
+class Cluster:
+    """Call functions on a client's workers; raise ConnectionError if the cluster fails."""
+
+    def __init__(self, client: Any, timeout: float) -> None:
+        if not hasattr(client, "submit"):
+            raise TypeError(f"client must be a distributed.Client, got {type(client).__name__}.")
+        self.client = client
+        self.timeout = check_positive(timeout, "timeout")
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the future of a call, which other calls accept as an argument."""
+        try:
+            return self.client.submit(function, *arguments, pure=False)
+        except Exception as error:
+            if self.client.status == "running":
+                raise
+            raise self._connection_lost() from error
+
+    def result(self, future: Any) -> Any:
+        """Wait for a future and return its result or raise its error."""
+        from distributed import CancelledError, KilledWorker
+        from distributed.comm.core import CommClosedError
+
+        self._wait_for_any([future])
+        try:
+            return future.result()
+        except (CancelledError, CommClosedError) as error:
+            time.sleep(0.5)  # the client notices a lost connection with a delay
+            if self.client.status == "running":
+                raise ConnectionError(f"the call was cancelled: {reason_of(error)}.") from error
+            raise self._connection_lost() from error
+        except KilledWorker as error:
+            raise ConnectionError(
+                "several workers died on the same shard: give them more memory or use more shards."
+            ) from error
+        except RuntimeError as error:
+            if "deserialization" not in str(error):
+                raise
+            raise ConnectionError(
+                f"the scheduler cannot read a shard; is fastltl installed there? {reason_of(error)}"
+            ) from error
+
+    def results(self, futures: Iterable[Any]) -> list[Any]:
+        """Return the results of futures, in the order given."""
+        return [self.result(future) for future in futures]
+
+    def results_as_they_come(self, futures: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results of futures, in the order of completion."""
+        waiting = list(futures)
+        while waiting:
+            self._wait_for_any(waiting)
+            done = [future for future in waiting if future.done()]
+            waiting = [future for future in waiting if future not in done]
+            yield from self.results(done)
+
+    def _wait_for_any(self, futures: list[Any]) -> None:
+        """Wait until a future is done; raise if the scheduler or all workers are lost."""
+        from distributed import TimeoutError, wait
+
+        last_check = time.monotonic()
+        while not any(future.done() for future in futures):
+            try:
+                wait(futures, timeout=1.0, return_when="FIRST_COMPLETED")
+            except TimeoutError:
+                if time.monotonic() - last_check < self.timeout:
+                    continue
+                if self.client.status != "running":
+                    raise self._connection_lost() from None
+                if not self.client.nthreads():
+                    raise ConnectionError(
+                        f"no workers for {self.timeout:g} s: start some with fastltl installed."
+                    ) from None
+                last_check = time.monotonic()
+            except Exception:  # the future's own error, which `result` raises
+                return
+
+    def send(self, value: Any) -> Any:
+        """Copy a value to a worker, from which other workers fetch it; return its future."""
+        # A call, unlike scattered data, is repeated if its worker is lost.
+        return self.submit(_identity, value)
+
+    def submit_all(self, function: Callable[..., Any], parts: list[Any], value: Any) -> list[Any]:
+        """Return the futures of function(part, value) for each part; the value is sent once."""
+        sent = self.send(value)
+        return [self.submit(function, part, sent) for part in parts]
+
+    def total(self, function: Callable[..., Any], parts: list[Any], value: Any) -> Any:
+        """Sum function(part, value), tuples of numbers and arrays, in the order of the parts."""
+        futures = self.submit_all(function, parts, value)
+        while len(futures) > 1:
+            futures = [
+                self.submit(_add, *futures[i : i + FAN_IN]) for i in range(0, len(futures), FAN_IN)
+            ]
+        return self.result(futures[0])
+
+    def _connection_lost(self) -> ConnectionError:
+        address = getattr(self.client.scheduler, "address", "unknown")
+        return ConnectionError(
+            f"client is not connected: no answer from the scheduler at {address}."
+        )
 
 
 class Facts(NamedTuple):
@@ -145,46 +253,36 @@ class ShardedTaskSet(TaskCollection):
             self.cluster.submit(_objective, part, regularized, fit_intercept, unit)
             for part in self.parts
         ]
-        return ShardedObjective(self.cluster, parts, [len(f.labels) for f in self.facts], unit)
+        return ShardedObjective(self.cluster, parts, len(self), unit)
 
 
-class ShardedObjective(Objective):
-    """The mean of an objective over the tasks of all shards."""
+class ShardedObjective:
+    """The mean of an `Objective` over the tasks of all shards."""
 
     def __init__(
-        self, cluster: Cluster, parts: list[Any], sizes: list[int], target_unit: float
+        self, cluster: Cluster, parts: list[Any], n_tasks: int, target_unit: float
     ) -> None:
         self.cluster, self.parts, self.target_unit = cluster, parts, target_unit
-        self.n_tasks = sum(sizes)
+        self.n_tasks = n_tasks
         futures = [cluster.submit(_scales_and_value_at_zero, part) for part in parts]
         squares, values = zip(*cluster.results(futures), strict=True)
-        self._feature_scales = relative_scales(squares)
-        self._value_at_zero = check_computed(float(sum(values) / self.n_tasks))
-        self.n_features = len(self._feature_scales)
+        self.feature_scales = relative_scales(squares)
+        self.value_at_zero = check_computed(float(sum(values) / self.n_tasks))
+        self.n_features = len(self.feature_scales)
         self._D = np.zeros((self.n_features, self.n_features))
-
-    @property
-    def value_at_zero(self) -> float:
-        return self._value_at_zero
-
-    @property
-    def feature_scales(self) -> Array:
-        return self._feature_scales
 
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
         self._D = D
-        futures = self.cluster.ask_all(self.parts, _value_and_gradient, D)
-        value, gradient = self.cluster.total(futures)
+        value, gradient = self.cluster.total(_value_and_gradient, self.parts, D)
         return check_computed(float(value / self.n_tasks)), check_computed(gradient / self.n_tasks)
 
     def curvature(self, E: Array) -> Array:
-        futures = self.cluster.ask_all(self.parts, _curvature, (self._D, E))
-        (change,) = self.cluster.total(futures)
+        (change,) = self.cluster.total(_curvature, self.parts, (self._D, E))
         mean: Array = change / self.n_tasks
         return mean
 
     def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
-        futures = self.cluster.ask_all(self.parts, _weights_and_intercepts, D)
+        futures = self.cluster.submit_all(MeanObjective.weights_and_intercepts, self.parts, D)
         weights, intercepts = zip(*self.cluster.results(futures), strict=True)
         return np.concatenate(weights), np.concatenate(intercepts)
 
@@ -213,6 +311,10 @@ def load_shard(i: int, shard: Shard) -> TaskSet:
     return tasks
 
 
+def _identity(value: Any) -> Any:
+    return value
+
+
 def _facts(tasks: TaskSet) -> Facts:
     return Facts(tasks.labels, tasks.n_features, tasks.feature_names, tasks.largest_target)
 
@@ -239,5 +341,6 @@ def _curvature(objective: MeanObjective, D_and_E: tuple[Array, Array]) -> tuple[
     return (objective.curvature(E) * objective.n_tasks,)
 
 
-def _weights_and_intercepts(objective: MeanObjective, D: Array) -> tuple[Array, Array]:
-    return objective.weights_and_intercepts(D)
+def _add(*terms: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Add tuples elementwise, from the first to the last."""
+    return tuple(sum(parts[1:], start=parts[0]) for parts in zip(*terms, strict=True))

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from fastltl import __version__
 from fastltl._validation import check_threads, reason_of
-from fastltl.distributed.cluster import TIMEOUT, Cluster
+from fastltl.distributed.shards import TIMEOUT, Cluster
 from fastltl.io.checkpoints import write_whole
 
 #: Format of results files; a file of another format is refused.
