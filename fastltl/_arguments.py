@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastltl import __version__
 
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 EXPERIMENTS = ("grid", "stream", "timing", "schools")
 
 STREAM_HELP = "CSV or Parquet file, or folder of .npz files"
+FEATURES_HELP = "columns to learn from (default: all others)"
+DASK_HELP = "address of a Dask scheduler, to run on its cluster"
+REPEATS: dict[str, Any] = {
+    "dest": "repeats",
+    "action": "store_const",
+    "const": "task",
+    "default": "error",
+    "help": "start a new task where a label repeats after another task",
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -46,9 +55,9 @@ def _add_compare(commands: Commands) -> None:
     add("file", metavar="FILE", help="a table, CSV with a header or Parquet")
     add("--task", required=True, metavar="COL", help="column with the task labels")
     add("--target", required=True, metavar="COL", help="column to predict")
-    _add_features(command)
+    add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)
     add("--drop", nargs="+", action="extend", default=[], metavar="COL", help="columns to ignore")
-    _add_dask(command)
+    add("--dask", metavar="ADDRESS", help=DASK_HELP)
     add("--no-scale", action="store_true", help="do not rescale the features")
     _add_run_options(command, "fastltl-compare")
 
@@ -72,7 +81,7 @@ def _add_reproduce(commands: Commands) -> None:
         default=os.environ.get("FASTLTL_SCHOOLS") or None,
         help="schoolData.mat (default: the value of FASTLTL_SCHOOLS)",
     )
-    _add_dask(command)
+    add("--dask", metavar="ADDRESS", help=DASK_HELP)
     _add_run_options(command, "fastltl-reproduce")
 
 
@@ -97,14 +106,14 @@ def _add_train(commands: Commands) -> None:
     )
     every = "tasks between two saves (default 1000)"
     add("--every", type=_count, default=1000, metavar="N", help=every)
-    _add_features(command)
+    add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)
     lam = "a single value of lam (default: 30 from 1e-6 to 1e3)"
     add("--lam", type=_positive, metavar="LAM", help=lam)
     validation = "number of first tasks kept for validation (default 20)"
     add("--validation", type=_count, default=20, metavar="N", help=validation)
     add("--no-intercept", action="store_true", help="do not fit intercepts")
     add("--skip-bad", action="store_true", help="skip tasks that cannot be learned")
-    _add_repeats(command)
+    add("--allow-repeats", **REPEATS)
 
 
 def _add_adapt(commands: Commands) -> None:
@@ -120,41 +129,18 @@ def _add_adapt(commands: Commands) -> None:
     add("file", type=Path, metavar="FILE", help=STREAM_HELP)
     add("--task", metavar="COL", help="column with the task labels (default: as in train)")
     add("--target", metavar="COL", help="column to predict (default: as in train)")
-    _add_repeats(command)
-    _add_out(command, "fastltl-adapt", "weights.csv and predictions.csv")
+    add("--allow-repeats", **REPEATS)
+    out = "folder for weights.csv and predictions.csv (default fastltl-adapt)"
+    add("--out", type=_folder, default="fastltl-adapt", metavar="FOLDER", help=out)
 
 
 def _add_run_options(command: argparse.ArgumentParser, folder: str) -> None:
-    command.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed (default 0)")
+    add = command.add_argument
+    add("--seed", type=_seed, default=0, metavar="N", help="seed (default 0)")
     jobs = "number of processes (default: one per core)"
-    command.add_argument("--jobs", type=_count, default=-1, metavar="N", help=jobs)
-    _add_out(command, folder, "results, figures and report.html")
-
-
-def _add_repeats(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--allow-repeats",
-        dest="repeats",
-        action="store_const",
-        const="task",
-        default="error",
-        help="start a new task where a label repeats after another task",
-    )
-
-
-def _add_dask(command: argparse.ArgumentParser) -> None:
-    scheduler = "address of a Dask scheduler, to run on its cluster"
-    command.add_argument("--dask", metavar="ADDRESS", help=scheduler)
-
-
-def _add_out(command: argparse.ArgumentParser, folder: str, files: str) -> None:
-    out = f"folder for {files} (default {folder})"
-    command.add_argument("--out", type=_folder, default=folder, metavar="FOLDER", help=out)
-
-
-def _add_features(command: argparse.ArgumentParser) -> None:
-    features = "columns to learn from (default: all others)"
-    command.add_argument("--features", nargs="+", action="extend", metavar="COL", help=features)
+    add("--jobs", type=_count, default=-1, metavar="N", help=jobs)
+    out = f"folder for results, figures and report.html (default {folder})"
+    add("--out", type=_folder, default=folder, metavar="FOLDER", help=out)
 
 
 class _Parser(argparse.ArgumentParser):

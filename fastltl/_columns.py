@@ -52,28 +52,24 @@ def is_missing(value: Any) -> bool:
         return True
 
 
-def with_columns_by_name(df: Any) -> Any:
-    """Convert a data frame that has only the interchange protocol to a pyarrow table."""
-    if hasattr(df, "__getitem__") or not hasattr(df, "__dataframe__"):
-        return df
-    try:
-        from pyarrow.interchange import from_dataframe
-    except ImportError as error:
-        raise TypeError(
-            f"df must support df[name], got {type(df).__name__}; to convert it, install pyarrow: "
-            "pip install 'fastltl[parquet]'."
-        ) from error
-    return from_dataframe(df)
+def named_columns(df: Any) -> tuple[Any, list[Any]]:
+    """Return a data frame, pyarrow table or mapping with its column names.
 
-
-def column_names(df: Any) -> list[Any]:
-    """Return the column names of a data frame, pyarrow table or mapping."""
-    if hasattr(df, "column_names"):  # pyarrow, whose `columns` are the data
-        return list(df.column_names)
-    if hasattr(df, "columns"):
-        return list(df.columns)
-    if hasattr(df, "keys"):
-        return list(df.keys())
+    A data frame that has only the interchange protocol is converted to a pyarrow table.
+    """
+    if hasattr(df, "__dataframe__") and not hasattr(df, "__getitem__"):
+        try:
+            from pyarrow.interchange import from_dataframe
+        except ImportError as error:
+            raise TypeError(
+                f"df must support df[name], got {type(df).__name__}; to convert it, install "
+                "pyarrow: pip install 'fastltl[parquet]'."
+            ) from error
+        df = from_dataframe(df)
+    for attribute in ("column_names", "columns", "keys"):  # pyarrow's `columns` are the data
+        if hasattr(df, attribute):
+            names = getattr(df, attribute)
+            return df, list(names() if callable(names) else names)
     raise TypeError(f"df must be a data frame with named columns, got {type(df).__name__}.")
 
 

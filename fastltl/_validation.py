@@ -1,5 +1,7 @@
 """Validation of arguments. Each error names the argument, what it must be and what was given."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, timedelta
 from numbers import Integral, Real
 from os import PathLike
@@ -15,9 +17,6 @@ from sklearn.utils import check_array, column_or_1d
 Array = npt.NDArray[np.float64]
 Result = TypeVar("Result", float, Array)
 
-_FLOAT64 = np.dtype(np.float64)
-_ndarray = np.ndarray
-
 #: Types that NumPy converts to float64 although they are not numbers.
 _NOT_NUMBERS = (str, bytes, date, timedelta, np.datetime64, np.timedelta64)
 
@@ -30,7 +29,7 @@ def is_ready(array: Any) -> TypeGuard[Array]:
 
     Numba would compile each kernel a second time for read-only arrays; a copy is cheaper.
     """
-    return type(array) is _ndarray and array.dtype == _FLOAT64 and array.flags.carray
+    return type(array) is np.ndarray and array.dtype == np.float64 and array.flags.carray
 
 
 def text_or_dates(values: npt.NDArray[Any]) -> str:
@@ -47,7 +46,7 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
     """Convert an array of any shape to a writable, C-contiguous float64 array."""
     if is_ready(array):
         return array
-    if type(array) is _ndarray and array.dtype.kind in "fiub":  # check_array takes 0.1 ms
+    if type(array) is np.ndarray and array.dtype.kind in "fiub":  # check_array takes 0.1 ms
         return np.require(array, np.float64, ["C", "A", "W"])
     wanted = f"{name} must be an array of real numbers"
     if isinstance(array, np.ma.MaskedArray):
@@ -76,6 +75,15 @@ def as_floats(array: npt.ArrayLike, name: str) -> Array:
 def reason_of(error: Exception) -> str:
     """Return the first line of an error's message, at most 300 characters long."""
     return shorten(str(error).partition("\n")[0], 300, placeholder=" ...") or type(error).__name__
+
+
+@contextmanager
+def read_errors(path: str | PathLike[str], kind: str) -> Iterator[None]:
+    """Replace any error by a one-line ValueError that names the file and what it should hold."""
+    try:
+        yield
+    except Exception as error:  # NumPy and zipfile raise many kinds
+        raise ValueError(f"{path} cannot be read as {kind} ({reason_of(error)}).") from error
 
 
 def check_finite(array: Array, name: str) -> None:

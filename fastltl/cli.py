@@ -89,40 +89,34 @@ def run_train(options: argparse.Namespace) -> int:
     from fastltl import train
     from fastltl.io.streams import open_stream
 
-    stream = open_stream(
-        options.stream, options.task, options.target, options.features, options.repeats
-    )
-    settings = train.Settings(
-        options.task,
-        options.target,
-        tuple(options.features) if options.features else None,
-        options.lam,
-        options.validation,
-        not options.no_intercept,
-    )
+    features = tuple(options.features) if options.features else None
+    columns = options.task, options.target, features
+    stream = open_stream(options.stream, *columns, options.repeats)
+    fit_intercept = not options.no_intercept
+    settings = train.Settings(*columns, options.lam, options.validation, fit_intercept)
     with _stop_signals() as signals:
         _compile(train.compile_kernels)
         training = train.Training(stream, options.checkpoint, settings, options.skip_bad)
         if training.n_read and options.checkpoint.exists():
             print(f"Resuming after {training.n_read} tasks from {options.checkpoint}.", flush=True)
         has_ended = training.run(options.every, lambda: bool(signals))
-    if training.n_learned == 0:
-        if has_ended:
-            raise ValueError(
-                f"{options.stream} must have more than the {options.validation} tasks kept for "
-                f"validation, got {training.n_read}."
-            )
-        print("Stopped before the first task: nothing was saved.", file=sys.stderr)
-        return 128 + signals[0]
-    skipped = f", skipped {training.n_skipped}" if training.n_skipped else ""
-    progress = ", ".join(
-        f"{name} {value}" for name, value in training.learner.progress_summary().items()
-    )
-    print(f"Learned from {training.n_learned} tasks{skipped}; validation: {progress}.")
-    print(f"Saved: {options.checkpoint}")
+    if training.n_learned:
+        skipped = f", skipped {training.n_skipped}" if training.n_skipped else ""
+        summary = training.learner.progress_summary()
+        progress = ", ".join(f"{name} {value}" for name, value in summary.items())
+        print(f"Learned from {training.n_learned} tasks{skipped}; validation: {progress}.")
+        print(f"Saved: {options.checkpoint}")
+        stopped = "Stopped before the end: run the same command to resume."
+    elif has_ended:
+        raise ValueError(
+            f"{options.stream} must have more than the {options.validation} tasks kept for "
+            f"validation, got {training.n_read}."
+        )
+    else:
+        stopped = "Stopped before the first task: nothing was saved."
     if has_ended:
         return 0
-    print("Stopped before the end: run the same command to resume.", file=sys.stderr)
+    print(stopped, file=sys.stderr)
     return 128 + signals[0]
 
 

@@ -9,15 +9,9 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._columns import (
-    as_objects,
-    choose_features,
-    column_names,
-    group_codes,
-    numeric_column,
-    with_columns_by_name,
-)
+from fastltl._columns import as_objects, choose_features, group_codes, named_columns, numeric_column
 from fastltl._objective import (
+    Indices,
     MeanObjective,
     Names,
     ReducedTasks,
@@ -34,7 +28,6 @@ from fastltl._validation import (
 )
 
 Task = tuple[Array, Array]
-Indices = npt.NDArray[np.int64]
 
 
 class TaskSet(TaskCollection):
@@ -64,20 +57,20 @@ class TaskSet(TaskCollection):
 
     __slots__ = ("_X", "_labels", "_names", "_offsets", "_y")
 
-    _X: Array
-    _y: Array
-    _offsets: Indices
-    _labels: npt.NDArray[np.object_]
-    _names: Names
-
     def __init__(self, tasks: Iterable[Any], labels: Sequence[Hashable] | None = None) -> None:
         check_iterable(tasks, "tasks")
         checked: list[Task] = []
-        names: Names = None
+        first: Names = None  # names of the first task that has any
         for i, task in enumerate(tasks):
             width = checked[0][0].shape[1] if checked else None
             checked.append(check_task(task, f"task {i}", width))
-            names = _merge_names(names, _feature_names(task[0]), i)
+            names = _feature_names(task[0])
+            if first and names and names != first:
+                raise ValueError(
+                    f"task {i}: feature names should match those of the first tasks "
+                    f"({', '.join(first)}), got {', '.join(names)}."
+                )
+            first = first or names
         if not checked:
             raise ValueError("tasks must hold at least one task (X, y), got none.")
         if labels is None:
@@ -94,15 +87,14 @@ class TaskSet(TaskCollection):
             np.concatenate([y for _, y in checked]),
             np.cumsum([0] + [len(y) for _, y in checked]),
             as_objects(labels),
-            names,
+            first,
         )
 
     def _pack(
         self, X: Array, y: Array, offsets: Indices, labels: npt.NDArray[np.object_], names: Names
     ) -> None:
         """Store the arrays, without a copy, and make them read-only."""
-        self._X, self._y, self._offsets, self._labels = X, y, offsets, labels
-        self._names = names
+        self._X, self._y, self._offsets, self._labels, self._names = X, y, offsets, labels, names
         for array in (X, y, offsets, labels):
             array.flags.writeable = False
 
@@ -155,8 +147,8 @@ class TaskSet(TaskCollection):
         >>> ltl.TaskSet.from_frame(df, task="school", target="score")
         TaskSet(2 tasks, 1 features, 3 samples)
         """
-        df = with_columns_by_name(df)
-        features = choose_features(column_names(df), "df", task, target, features)
+        df, names = named_columns(df)
+        features = choose_features(names, "df", task, target, features)
         y = numeric_column(df, target, swapped_with=task)
         X = np.stack([numeric_column(df, name, len(y)) for name in features], axis=1)
         codes, labels = group_codes(df[task], len(y), f"column {task!r}")
@@ -201,11 +193,9 @@ class TaskSet(TaskCollection):
             )
         if isinstance(which, slice) and which.step in (None, 1):
             offsets = self._offsets[which.indices(len(self))[0] :][: len(chosen) + 1]
-            rows = slice(offsets[0], offsets[-1])
-            labels = self._labels[which]
-            return self._packed(
-                self._X[rows], self._y[rows], offsets - offsets[0], labels, self._names
-            )
+            start, stop = offsets[0], offsets[-1]
+            X, y, labels = self._X[start:stop], self._y[start:stop], self._labels[which]
+            return self._packed(X, y, offsets - start, labels, self._names)
         indices = [np.arange(self._offsets[i], self._offsets[i + 1]) for i in chosen]
         return self._take(indices, self._labels[chosen])
 
@@ -221,7 +211,7 @@ class TaskSet(TaskCollection):
         return int(self._X.shape[1])
 
     @property
-    def sizes(self) -> npt.NDArray[np.int64]:
+    def sizes(self) -> Indices:
         """Number of samples of each task."""
         return np.diff(self._offsets)
 
@@ -397,13 +387,3 @@ def _feature_names(X: Any) -> Names:
     """Return the column names of a data frame, or None if X has no names."""
     names = list(X.columns) if hasattr(X, "columns") else []
     return tuple(names) if names and all(isinstance(name, str) for name in names) else None
-
-
-def _merge_names(first: Names, names: Names, i: int) -> Names:
-    """Return the names that the first tasks and task i agree on; None agrees with any names."""
-    if first is not None and names is not None and names != first:
-        raise ValueError(
-            f"task {i}: feature names should match those of the first tasks ({', '.join(first)}), "
-            f"got {', '.join(names)}."
-        )
-    return first if names is None else names

@@ -249,10 +249,10 @@ class ShardedTaskSet(TaskCollection):
     ) -> ShardedObjective:
         """Create the objective of the batch learners; Dask sets the threads of each worker."""
         unit = max(facts.largest_target for facts in self.facts)
-        parts = [
-            self.cluster.submit(_objective, part, regularized, fit_intercept, unit)
-            for part in self.parts
-        ]
+        # Dask computes several shards at a time, so each has one thread.
+        settings = regularized, fit_intercept, 1, unit
+        submit = self.cluster.submit
+        parts = [submit(TaskSet.mean_objective, part, *settings) for part in self.parts]
         return ShardedObjective(self.cluster, parts, len(self), unit)
 
 
@@ -262,8 +262,8 @@ class ShardedObjective:
     def __init__(
         self, cluster: Cluster, parts: list[Any], n_tasks: int, target_unit: float
     ) -> None:
-        self.cluster, self.parts, self.target_unit = cluster, parts, target_unit
-        self.n_tasks = n_tasks
+        self.cluster, self.parts = cluster, parts
+        self.n_tasks, self.target_unit = n_tasks, target_unit
         futures = [cluster.submit(_scales_and_value_at_zero, part) for part in parts]
         squares, values = zip(*cluster.results(futures), strict=True)
         self.feature_scales = relative_scales(squares)
@@ -317,13 +317,6 @@ def _identity(value: Any) -> Any:
 
 def _facts(tasks: TaskSet) -> Facts:
     return Facts(tasks.labels, tasks.n_features, tasks.feature_names, tasks.largest_target)
-
-
-def _objective(
-    tasks: TaskSet, regularized: bool, fit_intercept: bool, target_unit: float
-) -> MeanObjective:
-    # Dask computes several shards at a time, so each has one thread.
-    return tasks.mean_objective(regularized, fit_intercept, 1, target_unit)
 
 
 def _scales_and_value_at_zero(objective: MeanObjective) -> tuple[tuple[float, Array], float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import glob
 import hashlib
@@ -11,8 +10,8 @@ import os
 import secrets
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from os import PathLike
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 
 import fastltl
 from fastltl._columns import as_objects
-from fastltl._validation import check_path, reason_of
+from fastltl._validation import check_path, read_errors
 from fastltl.tasks import TaskSet
 
 #: Format of checkpoints. Every format stays readable: tests keep samples of each.
@@ -66,17 +65,12 @@ def whole_file(path: str | PathLike[str]) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.errno and not error.filename:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, on systems that can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # flush the new name to the disk, on systems that can
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            os.fsync(folder)
         finally:
-            os.close(descriptor)
+            os.close(folder)
 
 
 def discard_unfinished(path: Path) -> None:
@@ -141,8 +135,8 @@ class Savable:
 
     def _state(self) -> dict[str, Any] | None:
         """Return the fitted state, None before the first fit."""
-        kept = self._kept()
-        return {name: self.__dict__[name] for name in kept if name in self.__dict__} or None
+        state = self.__dict__
+        return {name: state[name] for name in self._kept() if name in state} or None
 
     @classmethod
     def _kept(cls) -> dict[str, type]:
@@ -168,8 +162,18 @@ def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
     header = {"format": FORMAT, "fastltl": fastltl.__version__, **content}
     try:
         with whole_file(path) as file:
-            _write_archive(file, json.dumps(header, indent=1).encode(), arrays)
-            _seal(file)
+            # Like `numpy.savez`, but without times, so that the bytes are reproducible.
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr(zipfile.ZipInfo(HEADER), json.dumps(header, indent=1))
+                for name, array in arrays.items():
+                    info = zipfile.ZipInfo(f"{name}.npy")
+                    with archive.open(info, "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+                archive.comment = SEAL + b"0" * DIGITS
+            end = file.seek(-DIGITS, os.SEEK_END)
+            digest = _digest(file, end)
+            file.seek(end)
+            file.write(digest)
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise OSError(
@@ -180,31 +184,11 @@ def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def _write_archive(file: BinaryIO, header: bytes, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a zip file as `numpy.savez` does, but without times, so that bytes are reproducible."""
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(zipfile.ZipInfo(HEADER), header)
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-        archive.comment = SEAL + b"0" * DIGITS
-
-
-def _seal(file: BinaryIO) -> None:
-    size = file.seek(-DIGITS, os.SEEK_END)
-    digest = _digest(file, size)
-    file.seek(size)
-    file.write(digest)
-
-
 def _digest(file: BinaryIO, size: int) -> bytes:
     """Return the SHA-256 of the first bytes of a file."""
     digest = hashlib.sha256()
     file.seek(0)
-    while size > 0:
-        chunk = file.read(min(size, CHUNK))
-        if not chunk:
-            break
+    while chunk := file.read(min(size, CHUNK)):
         digest.update(chunk)
         size -= len(chunk)
     return digest.hexdigest().encode()
@@ -214,30 +198,28 @@ def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     """Read a checkpoint; no code in the file is run."""
     with check_path(path).open("rb") as file:
         _check_seal(file, path)
-        try:
-            header, arrays = _read_archive(file)
-        except Exception as error:
-            raise ValueError(
-                f"{path} cannot be read as a checkpoint ({reason_of(error)})."
-            ) from error
+        with read_errors(path, "a checkpoint"), zipfile.ZipFile(file) as archive:
+            header, arrays = json.loads(archive.read(HEADER)), {}
+            if not isinstance(header, dict):
+                raise TypeError(f"its header is a {type(header).__name__}")
+            for name in (name for name in archive.namelist() if name != HEADER):
+                with archive.open(name) as member:
+                    array = np.lib.format.read_array(member, allow_pickle=False)
+                arrays[name.removesuffix(".npy")] = array
     if header.get("format") not in (1, FORMAT):
         raise ValueError(
             f"{path} has format {header.get('format')} and was written by fastltl "
             f"{header.get('fastltl')}: fastltl {fastltl.__version__} is too old to read it."
         )
-    try:
-        decoded = {name: _decode(header[name], arrays) for name in Checkpoint._fields}
-    except Exception as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint ({reason_of(error)}).") from error
-    return Checkpoint(**decoded)
+    with read_errors(path, "a checkpoint"):
+        return Checkpoint(*(_decode(header[name], arrays) for name in Checkpoint._fields))
 
 
 def _check_seal(file: BinaryIO, path: str | PathLike[str]) -> None:
     """Check that the file is as `write_checkpoint` wrote it."""
     length = len(SEAL) + DIGITS
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
     start = file.read(30 + len(HEADER))
+    size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - length))
     end = file.read()
     if end.startswith(SEAL) and len(end) == length:
@@ -247,20 +229,6 @@ def _check_seal(file: BinaryIO, path: str | PathLike[str]) -> None:
         raise ValueError(f"{path} is cut short: the end of the checkpoint is missing.")
     else:
         raise ValueError(f"{path} is not a checkpoint of fastltl.")
-
-
-def _read_archive(file: BinaryIO) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    with zipfile.ZipFile(file) as archive:
-        header = json.loads(archive.read(HEADER))
-        arrays = {}
-        for name in archive.namelist():
-            if name != HEADER:
-                with archive.open(name) as member:
-                    array = np.lib.format.read_array(member, allow_pickle=False)
-                arrays[name.removesuffix(".npy")] = array
-    if not isinstance(header, dict):
-        raise TypeError(f"its header is a {type(header).__name__}")
-    return header, arrays
 
 
 def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -304,27 +272,23 @@ def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     kind = next(iter(value), "")
     if not kind.startswith("$"):
         return {key: _decode(one, arrays) for key, one in value.items()}
-    content = value[kind]
-    if kind == "$array":
-        return arrays[content]
-    if kind == "$float":
-        return float(content)
-    if kind == "$date":
-        return date.fromisoformat(content)
-    if kind == "$datetime":
-        return datetime.fromisoformat(content)
-    items = _decode(content, arrays)
-    if kind == "$tuple":
-        return tuple(items)
-    if kind == "$objects":
-        return as_objects(items)
-    if kind == "$tasks":
-        return _tasks(*items)
-    raise ValueError(f"unknown type {kind}")
+    decoders: dict[str, Callable[[Any], Any]] = {
+        "$array": arrays.__getitem__,
+        "$float": float,
+        "$date": date.fromisoformat,
+        "$datetime": datetime.fromisoformat,
+        "$tuple": tuple,
+        "$objects": as_objects,
+        "$tasks": _check_tasks,
+    }
+    if kind not in decoders:
+        raise ValueError(f"unknown type {kind}")
+    return decoders[kind](_decode(value[kind], arrays))
 
 
-def _tasks(X: Any, y: Any, offsets: Any, labels: Any, names: Any) -> TaskSet:
+def _check_tasks(arrays: Sequence[Any]) -> TaskSet:
     """Return a TaskSet of packed arrays, after checking them."""
+    X, y, offsets, labels, names = arrays
     if not (
         (X.dtype, y.dtype, offsets.dtype) == (np.float64, np.float64, np.int64)
         and (X.ndim, y.ndim, offsets.ndim) == (2, 1, 1)
@@ -371,14 +335,10 @@ def load(path: str | PathLike[str]) -> Any:
 
 def restored(checkpoint: Checkpoint, path: str | PathLike[str]) -> Any:
     """Return the learner of a checkpoint that was read from a file."""
-    try:
+    with read_errors(path, checkpoint.learner):
         if checkpoint.learner not in LEARNERS:
             raise ValueError(f"unknown learner {checkpoint.learner!r}")
         learner = getattr(fastltl, checkpoint.learner)(**checkpoint.parameters)
         if checkpoint.state is not None:
             learner._restore(checkpoint.state)
-    except Exception as error:  # whatever it is, the file is at fault
-        raise ValueError(
-            f"{path} cannot be read as {checkpoint.learner} ({reason_of(error)})."
-        ) from error
-    return learner
+        return learner

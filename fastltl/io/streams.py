@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, pairwise
 from operator import itemgetter
 from os import PathLike
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from fastltl._columns import choose_features, is_missing
 from fastltl._objective import TaskSource
-from fastltl._validation import Array, check_choice, check_path, reason_of
+from fastltl._validation import Array, check_choice, check_path, read_errors
 from fastltl.io.tables import arrow_errors, arrow_floats, csv_options, table_format
 from fastltl.tasks import Task, TaskSet
 
@@ -163,15 +164,24 @@ class TaskStream(TaskSource):
 
     def tasks(self) -> Iterator[StreamedTask]:
         """Yield the tasks with their labels, unchecked."""
-        seen, row = _DigestSet(), 1
+        path, seen, row = self._source.path, _DigestSet(), 1
         for label, runs in groupby(self._runs(), key=itemgetter(0)):
-            self._check_label(label, seen, row)
+            if is_missing(label) or label == "":
+                raise ValueError(
+                    f"every row of {path} must name its task, got no label in row {row}."
+                )
+            if self._repeats == "error" and not seen.add(label):
+                raise ValueError(
+                    f"the rows of task {label!r} must be adjacent, got the label again in row "
+                    f"{row} of {path}: sort the rows by task, or start a new task there with "
+                    "repeats='task' (command line: --allow-repeats)."
+                )
             _, *pieces = zip(*runs, strict=True)
             X, y, missing = map(np.concatenate, pieces)
             yield StreamedTask(label, X, y, missing, row)
             row += len(y)
         if row == 1:
-            raise ValueError(f"{self._source.path} has no rows.")
+            raise ValueError(f"{path} has no rows.")
 
     def _runs(self) -> Iterator[tuple[Any, ...]]:
         """Yield (label, X, y, missing) for each run of rows of one task within a block."""
@@ -181,17 +191,6 @@ class TaskStream(TaskSource):
                 if lo < hi:
                     label = block.labels[block.codes[lo]]
                     yield label, block.X[lo:hi], block.y[lo:hi], block.missing[lo:hi]
-
-    def _check_label(self, label: Hashable, seen: _DigestSet, row: int) -> None:
-        path = self._source.path
-        if is_missing(label) or label == "":
-            raise ValueError(f"every row of {path} must name its task, got no label in row {row}.")
-        if self._repeats == "error" and not seen.add(label):
-            raise ValueError(
-                f"the rows of task {label!r} must be adjacent, got the label again in row {row} of "
-                f"{path}: sort the rows by task, or start a new task there with repeats='task' "
-                "(command line: --allow-repeats)."
-            )
 
 
 class _DigestSet:
@@ -222,15 +221,13 @@ class _Table(ABC):
 
     def __init__(self, path: Path, task: str, target: str, features: Sequence[str] | None) -> None:
         self.path, self.task, self.target = path, task, target
-        with arrow_errors(path, self.kind):
-            names = self._column_names()
-        self.feature_names = choose_features(names, path, task, target, features)
+        with arrow_errors(path, self.kind), self._open([]) as (names, _):
+            self.feature_names = choose_features(names, path, task, target, features)
         self.columns = [task, target, *self.feature_names]
 
     def blocks(self) -> Iterator[Block]:
-        with arrow_errors(self.path, self.kind):
-            for batch in self._batches():
-                yield self._block(batch)
+        with arrow_errors(self.path, self.kind), self._open(self.columns) as (_, batches):
+            yield from map(self._block, batches)
 
     def _block(self, batch: Any) -> Block:
         batch.validate(full=True)  # finds text that is not valid UTF-8
@@ -244,12 +241,8 @@ class _Table(ABC):
         return Block(codes, labels.dictionary.to_pylist(), np.stack(X, axis=1), y, missing)
 
     @abstractmethod
-    def _column_names(self) -> list[str]:
-        """Read the names of all columns."""
-
-    @abstractmethod
-    def _batches(self) -> Iterator[Any]:
-        """Read record batches with `self.columns`."""
+    def _open(self, columns: list[str]) -> AbstractContextManager[tuple[list[str], Iterable[Any]]]:
+        """Open the file; give the names of all columns, and record batches of some of them."""
 
     @abstractmethod
     def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
@@ -259,20 +252,15 @@ class _Table(ABC):
 class _Parquet(_Table):
     kind = "Parquet"
 
-    def _file(self) -> Any:
+    @contextmanager
+    def _open(self, columns: list[str]) -> Iterator[tuple[list[str], Iterable[Any]]]:
         from pyarrow import parquet
 
+        n_rows = max(1, BLOCK_BYTES // (8 * max(1, len(columns))))
         # pre_buffer=True would load a whole row group ahead.
-        return parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20)
-
-    def _column_names(self) -> list[str]:
-        with self._file() as file:
-            return list(file.schema_arrow.names)
-
-    def _batches(self) -> Iterator[Any]:
-        n_rows = max(1, BLOCK_BYTES // (8 * len(self.columns)))
-        with self._file() as file:
-            yield from file.iter_batches(n_rows, columns=self.columns, use_threads=False)
+        with parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20) as file:
+            batches = file.iter_batches(n_rows, columns=columns, use_threads=False)
+            yield file.schema_arrow.names, batches
 
     def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
         values = arrow_floats(column)
@@ -285,29 +273,23 @@ class _Parquet(_Table):
 class _CSV(_Table):
     kind = "CSV"
 
-    def _reader(self, columns: list[str] | None) -> Any:
-        """Read columns as text, since pyarrow would infer types from the first block alone."""
+    @contextmanager
+    def _open(self, columns: list[str]) -> Iterator[tuple[list[str], Iterable[Any]]]:
         import pyarrow
         from pyarrow import csv
 
         with self.path.open("rb") as file:
             start = file.read(2**20)
-        types = dict.fromkeys(columns or [], pyarrow.string())
+        # Columns are read as text, since pyarrow would infer types from the first block alone.
+        types = dict.fromkeys(columns, pyarrow.string())
         block_size = max(BLOCK_BYTES, 64 * len(start.partition(b"\n")[0]))
-        return csv.open_csv(
+        with csv.open_csv(
             self.path,
             read_options=csv.ReadOptions(use_threads=False, block_size=block_size),
             parse_options=csv_options(start),
             convert_options=csv.ConvertOptions(column_types=types, include_columns=columns),
-        )
-
-    def _column_names(self) -> list[str]:
-        with self._reader(None) as reader:
-            return list(reader.schema.names)
-
-    def _batches(self) -> Iterator[Any]:
-        with self._reader(self.columns) as reader:
-            yield from reader
+        ) as reader:
+            yield reader.schema.names, reader
 
     def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
         import pyarrow
@@ -348,19 +330,20 @@ class _Folder:
         self.features = choose_features(names, self.files[0], task or "", target, features)
         self.feature_names = []
         for name in self.features:
-            shape = arrays[name].shape
-            is_matrix = len(shape) == 2
-            self.feature_names += [f"{name}{j}" for j in range(shape[1])] if is_matrix else [name]
+            is_matrix = arrays[name].ndim == 2
+            indices = range(arrays[name].shape[1]) if is_matrix else [""]
+            self.feature_names += [f"{name}{j}" for j in indices]
         if len(set(self.feature_names)) < len(self.feature_names):
             shown = ", ".join(self.feature_names)
             raise ValueError(f"{path} must have distinct feature names, got {shown}.")
 
     def _read(self, file: Path) -> dict[str, Any]:
-        try:
-            with file.open("rb") as content, np.load(content, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except Exception as error:  # NumPy and zipfile raise many kinds
-            raise ValueError(f"{file} cannot be read as .npz ({reason_of(error)}).") from error
+        with (
+            read_errors(file, ".npz"),
+            file.open("rb") as content,
+            np.load(content, allow_pickle=False) as archive,
+        ):
+            return {name: archive[name] for name in archive.files}
 
     def blocks(self) -> Iterator[Block]:
         for file in self.files:

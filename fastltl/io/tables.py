@@ -49,10 +49,13 @@ def read_tasks(
         raise ValueError(f"{path} has a header but no rows.")
     for name in (task, target, *features):
         _check_no_missing(table[name], name)
-    columns: dict[str, Any] = {
-        task: table[task].to_numpy(zero_copy_only=False),
-        target: _read_target(table, task, target),
-    }
+    labels, targets = table[task].to_numpy(zero_copy_only=False), arrow_floats(table[target])
+    if targets is None:
+        found = f"{target!r}, which holds {table[target].type} such as {table[target][0].as_py()!r}"
+        if labels.dtype.kind in "fiu":
+            found += f": task and target may be swapped, since {task!r} holds numbers"
+        raise ValueError(f"target must name a column of numbers, got {found}.")
+    columns: dict[str, Any] = {task: labels, target: targets}
     for name in features:
         values = arrow_floats(table[name])
         encoded = {name: values} if values is not None else _encode_text(table[name], name)
@@ -124,19 +127,6 @@ def _check_no_missing(column: Any, name: str) -> None:
             f"column {name!r} must have no missing values, got {rows.size} in rows {shown} "
             "(row 1 follows the header): fill them in, or drop the rows or the column."
         )
-
-
-def _read_target(table: Any, task: str, target: str) -> Array:
-    values = arrow_floats(table[target])
-    if values is not None:
-        return values
-    labels = table[task].to_numpy(zero_copy_only=False)
-    is_swapped = labels.dtype.kind in "fiu"
-    hint = f": task and target may be swapped, since {task!r} holds numbers" if is_swapped else ""
-    found = f"{table[target].type} such as {table[target][0].as_py()!r}"
-    raise ValueError(
-        f"target must name a column of numbers, got {target!r}, which holds {found}{hint}."
-    )
 
 
 def arrow_floats(column: Any) -> Array | None:
