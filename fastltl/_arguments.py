@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fastltl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo = commands.add_parser("demo", help="compare methods on synthetic tasks")
-    _add_run_options(demo, "fastltl-demo")
+    _add_run_options(demo.add_argument, "fastltl-demo")
     _add_compare(commands)
     _add_reproduce(commands)
     _add_train(commands)
@@ -45,13 +46,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_compare(commands: Commands) -> None:
-    command = commands.add_parser(
+    add = commands.add_parser(
         "compare",
         help="test whether sharing helps on the tasks of a table",
         description="Compare ridge regression on each task of a table with methods that share "
         "among tasks, on held-out tasks.",
-    )
-    add = command.add_argument
+    ).add_argument
     add("file", metavar="FILE", help="a table, CSV with a header or Parquet")
     add("--task", required=True, metavar="COL", help="column with the task labels")
     add("--target", required=True, metavar="COL", help="column to predict")
@@ -59,51 +59,41 @@ def _add_compare(commands: Commands) -> None:
     add("--drop", nargs="+", action="extend", default=[], metavar="COL", help="columns to ignore")
     add("--dask", metavar="ADDRESS", help=DASK_HELP)
     add("--no-scale", action="store_true", help="do not rescale the features")
-    _add_run_options(command, "fastltl-compare")
+    _add_run_options(add, "fastltl-compare")
 
 
 def _add_reproduce(commands: Commands) -> None:
-    command = commands.add_parser(
+    add = commands.add_parser(
         "reproduce",
         help="run the experiments of the paper",
         description="Run the experiments of the paper: Figure 1 (grid), Figure 2 (stream), Table 1 "
         "(timing), Figure 3 (schools). After an interruption, the same command resumes.",
-    )
-    add = command.add_argument
+    ).add_argument
     choices = (*EXPERIMENTS, "all")
     add("what", choices=choices, metavar="|".join(choices), help="the experiment to run")
     add("--quick", action="store_true", help="run smaller versions, in a few minutes")
     trials = "number of trials (default: 10; schools 20, timing 3)"
     add("--trials", type=_count, metavar="N", help=trials)
-    add(
-        "--schools",
-        metavar="FILE",
-        default=os.environ.get("FASTLTL_SCHOOLS") or None,
-        help="schoolData.mat (default: the value of FASTLTL_SCHOOLS)",
-    )
+    default = os.environ.get("FASTLTL_SCHOOLS") or None
+    schools = "schoolData.mat (default: the value of FASTLTL_SCHOOLS)"
+    add("--schools", metavar="FILE", default=default, help=schools)
     add("--dask", metavar="ADDRESS", help=DASK_HELP)
-    _add_run_options(command, "fastltl-reproduce")
+    _add_run_options(add, "fastltl-reproduce")
 
 
 def _add_train(commands: Commands) -> None:
-    command = commands.add_parser(
+    add = commands.add_parser(
         "train",
         help="learn from a stream of tasks, with checkpoints",
         description="Learn from the tasks of a file one by one, for 30 values of lam at once. "
         "After an interruption, or when tasks were added, the same command resumes from its "
         "checkpoint.",
-    )
-    add = command.add_argument
+    ).add_argument
     add("stream", type=Path, metavar="STREAM", help=STREAM_HELP)
     add("--task", metavar="COL", help="column with the task labels; rows of a task are adjacent")
     add("--target", required=True, metavar="COL", help="column to predict")
-    add(
-        "--checkpoint",
-        required=True,
-        type=_checkpoint,
-        metavar="FILE",
-        help="file to save the learner to, and to resume from",
-    )
+    checkpoint = "file to save the learner to, and to resume from"
+    add("--checkpoint", required=True, type=_checkpoint, metavar="FILE", help=checkpoint)
     every = "tasks between two saves (default 1000)"
     add("--every", type=_count, default=1000, metavar="N", help=every)
     add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)
@@ -117,13 +107,12 @@ def _add_train(commands: Commands) -> None:
 
 
 def _add_adapt(commands: Commands) -> None:
-    command = commands.add_parser(
+    add = commands.add_parser(
         "adapt",
         help="fit new tasks with a trained learner",
         description="Fit each task of a file to its rows that have a target, with the "
         "representation in a checkpoint, and predict all its rows.",
-    )
-    add = command.add_argument
+    ).add_argument
     checkpoint = "checkpoint written by train or save"
     add("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
     add("file", type=Path, metavar="FILE", help=STREAM_HELP)
@@ -134,8 +123,7 @@ def _add_adapt(commands: Commands) -> None:
     add("--out", type=_folder, default="fastltl-adapt", metavar="FOLDER", help=out)
 
 
-def _add_run_options(command: argparse.ArgumentParser, folder: str) -> None:
-    add = command.add_argument
+def _add_run_options(add: Callable[..., argparse.Action], folder: str) -> None:
     add("--seed", type=_seed, default=0, metavar="N", help="seed (default 0)")
     jobs = "number of processes (default: one per core)"
     add("--jobs", type=_count, default=-1, metavar="N", help=jobs)

@@ -96,8 +96,15 @@ def choose_features(
     features = check_names(features, "features")
     chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
     chosen += [("drop", name) for name in drop]
+    texts = [str(column) for column in names]
+    shown = ", ".join(texts[:20]) + (f", and {len(texts) - 20} more" if len(texts) > 20 else "")
     for argument, name in chosen:
-        _check_column(names, argument, name, where)
+        if names.count(name) > 1:
+            raise ValueError(f"{argument} {name!r} names several columns of {where}: rename one.")
+        if name not in names:
+            close = difflib.get_close_matches(str(name), texts, n=1)
+            found = f"{name!r}; did you mean {close[0]!r}?" if close else f"{name!r}."
+            raise ValueError(f"{argument} must name a column of {where} ({shown}), got {found}")
     used = [name for _, name in chosen]
     if len(set(used)) < len(used):
         twice = next(name for name in used if used.count(name) > 1)
@@ -108,18 +115,6 @@ def choose_features(
             f"features must name a column of {where} besides task and target, got none."
         )
     return features
-
-
-def _check_column(names: list[Any], argument: str, name: str, where: str | Path) -> None:
-    if names.count(name) == 1:
-        return
-    if name in names:
-        raise ValueError(f"{argument} {name!r} names several columns of {where}: rename one.")
-    texts = [str(column) for column in names]
-    close = difflib.get_close_matches(str(name), texts, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    shown = ", ".join(texts[:20]) + (f", and {len(texts) - 20} more" if len(texts) > 20 else "")
-    raise ValueError(f"{argument} must name a column of {where} ({shown}), got {name!r}{hint}")
 
 
 def numeric_column(

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def run_demo(options: argparse.Namespace) -> None:
     """Compare methods on synthetic tasks and write the report."""
-    from fastltl.experiments import compare, paper, report  # noqa: F401  (report: fail early)
+    from fastltl.experiments import paper
 
     tasks = paper.DEMO
     about = (
@@ -30,15 +31,13 @@ def run_demo(options: argparse.Namespace) -> None:
         f"{tasks['n_samples']} samples each; all w lie in one unknown subspace of dimension "
         f"{tasks['n_features'] // 2}."
     )
-    print(about, flush=True)
-    _compile(compare.compile_comparison)
-    results = paper.demo(options.seed, options.jobs)
-    _show_comparison(results, "Does sharing help?", about, options.out)
+    compute = partial(paper.demo, options.seed, options.jobs)
+    _run_comparison(compute, "Does sharing help?", about, options.out)
 
 
 def run_compare(options: argparse.Namespace) -> None:
     """Compare methods on a table and write the report."""
-    from fastltl.experiments import compare, report  # noqa: F401  (report: fail early)
+    from fastltl.experiments import compare
     from fastltl.io.tables import read_tasks
 
     _check_cluster(options.dask)
@@ -47,10 +46,9 @@ def run_compare(options: argparse.Namespace) -> None:
     names, file = tasks.feature_names or (), Path(options.file).name
     features = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     about = f"{file}: tasks by {options.task}, target {options.target}, features {features}."
-    print(about, flush=True)
-    _compile(compare.compile_comparison)
-    results = compare.compare(tasks, options.seed, not options.no_scale, options.jobs, options.dask)
-    _show_comparison(results, f"Does sharing help? {file}", about, options.out)
+    settings = options.seed, not options.no_scale, options.jobs, options.dask
+    compute = partial(compare.compare, tasks, *settings)
+    _run_comparison(compute, f"Does sharing help? {file}", about, options.out)
 
 
 def run_reproduce(options: argparse.Namespace) -> None:
@@ -165,10 +163,13 @@ def _compile(kernels: Callable[[], None]) -> None:
     kernels()
 
 
-def _show_comparison(found: Results, title: str, about: str, out: Path) -> None:
-    """Write the results and the report, then print: the reader may close the pipe."""
-    from fastltl.experiments import report, results
+def _run_comparison(compute: Callable[[], Results], title: str, about: str, out: Path) -> None:
+    """Compute, write the results and the report, then print: the reader may close the pipe."""
+    from fastltl.experiments import compare, report, results
 
+    print(about, flush=True)
+    _compile(compare.compile_comparison)
+    found = compute()
     results.write_results(out / "results.json", found)
     page = report.write_comparison(found, title, about, out)
     data = found["data"]
@@ -247,15 +248,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"fastltl {options.command}: {_one_line(error)}", file=sys.stderr)
+        message = " ".join(str(error).split())
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            message = f"this needs the package {error.name}: pip install 'fastltl[cli]'"
+        elif isinstance(error, OSError) and error.filename and error.strerror:
+            message = f"{error.filename}: {error.strerror}"
+        print(f"fastltl {options.command}: {message}", file=sys.stderr)
         return 2
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"this needs the package {error.name}: pip install 'fastltl[cli]'"
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())

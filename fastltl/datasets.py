@@ -34,9 +34,7 @@ class Environment:
     def __init__(
         self, subspace: Array, noise: float, signal: float, generator: np.random.Generator
     ) -> None:
-        self.subspace = subspace
-        self.noise = noise
-        self.signal = signal
+        self.subspace, self.noise, self.signal = subspace, noise, signal
         self._generator = generator
 
     def stream(self, n_samples: int) -> Iterator[Task]:

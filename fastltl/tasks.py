@@ -82,13 +82,9 @@ class TaskSet(TaskCollection):
                 f"labels must have one entry for each of the {len(checked)} tasks, "
                 f"got {len(labels)}."
             )
-        self._pack(
-            np.concatenate([X for X, _ in checked]),
-            np.concatenate([y for _, y in checked]),
-            np.cumsum([0] + [len(y) for _, y in checked]),
-            as_objects(labels),
-            first,
-        )
+        X, y = map(np.concatenate, zip(*checked, strict=True))
+        offsets = np.cumsum([0] + [len(y) for _, y in checked])
+        self._pack(X, y, offsets, as_objects(labels), first)
 
     def _pack(
         self, X: Array, y: Array, offsets: Indices, labels: npt.NDArray[np.object_], names: Names

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from fastltl._validation import Array
 from fastltl.base import RepresentationLearner
 from fastltl.io.checkpoints import (
     discard_unfinished,
@@ -135,8 +134,10 @@ class Training:
                         has_ended = True
                         break
                     self._learn(task, bar)
-                    if time.perf_counter() >= next_report and self.n_learned:
-                        next_report = self._report_progress(bar)
+                    if (start := time.perf_counter()) >= next_report and self.n_learned:
+                        bar.set_postfix(self.learner.progress_summary(), refresh=False)
+                        end = time.perf_counter()
+                        next_report = end + max(0.5, (end - start) / PROGRESS_SHARE)
                     if self.n_read - self.n_saved >= every:
                         self.save()
             except ValueError as error:
@@ -161,13 +162,6 @@ class Training:
                 self.learner._remember_features(self.stream)
         self._count(task)
         bar.update()
-
-    def _report_progress(self, bar: tqdm[Any]) -> float:
-        """Show the validation error; return the time at which to do so again."""
-        start = time.perf_counter()
-        bar.set_postfix(self.learner.progress_summary(), refresh=False)
-        end = time.perf_counter()
-        return end + max(0.5, (end - start) / PROGRESS_SHARE)
 
     def _count(self, task: StreamedTask) -> None:
         """Count a task as read, and add it to the digest of the stream."""
@@ -245,25 +239,23 @@ def adapt(
         weights.writerow(["task", "intercept", *stream.feature_names])
         predictions.writerow(["task", "row", target, "prediction"])
         for streamed in stream.tasks():
-            predicted = _fit_and_predict(model, stream, streamed).tolist()
+            known = ~streamed.missing
+            stream.check(streamed._replace(y=np.where(known, streamed.y, 0.0)))
+            if not known.any():
+                raise ValueError(
+                    f"task {streamed.label!r} must have a row with a target, got none."
+                )
+            with _errors_naming(streamed):
+                model.fit(streamed.X[known], streamed.y[known])
+                predicted = model.predict(streamed.X).tolist()
             weights.writerow([streamed.label, model.intercept_, *model.coef_.tolist()])
             targets = ["" if np.isnan(y) else y for y in streamed.y.tolist()]
             pairs = enumerate(zip(targets, predicted, strict=True), streamed.row)
             predictions.writerows([streamed.label, row, *pair] for row, pair in pairs)
             n_tasks += 1
+            n_fitted += int(known.sum())
             n_predicted += int(streamed.missing.sum())
-            n_fitted += int((~streamed.missing).sum())
     return Adapted(*paths, n_tasks, n_fitted, n_predicted)
-
-
-def _fit_and_predict(model: RepresentationRidge, stream: TaskStream, task: StreamedTask) -> Array:
-    """Fit the rows that have a target; return the predictions for all rows."""
-    known = ~task.missing
-    stream.check(task._replace(y=np.where(known, task.y, 0.0)))
-    if not known.any():
-        raise ValueError(f"task {task.label!r} must have a row with a target, got none.")
-    with _errors_naming(task):
-        return model.fit(task.X[known], task.y[known]).predict(task.X)
 
 
 @contextmanager

@@ -221,10 +221,8 @@ class ShardedTaskSet(TaskCollection):
         return sum(len(facts.labels) for facts in self.facts)
 
     def __repr__(self) -> str:
-        return (
-            f"ShardedTaskSet({len(self)} tasks, {self.n_features} features, "
-            f"{len(self.shards)} shards)"
-        )
+        sizes = f"{len(self)} tasks, {self.n_features} features, {len(self.shards)} shards"
+        return f"ShardedTaskSet({sizes})"
 
     @property
     def n_features(self) -> int:
@@ -259,11 +257,8 @@ class ShardedTaskSet(TaskCollection):
 class ShardedObjective:
     """The mean of an `Objective` over the tasks of all shards."""
 
-    def __init__(
-        self, cluster: Cluster, parts: list[Any], n_tasks: int, target_unit: float
-    ) -> None:
-        self.cluster, self.parts = cluster, parts
-        self.n_tasks, self.target_unit = n_tasks, target_unit
+    def __init__(self, cluster: Cluster, parts: list[Any], n_tasks: int, unit: float) -> None:
+        self.cluster, self.parts, self.n_tasks, self.target_unit = cluster, parts, n_tasks, unit
         futures = [cluster.submit(_scales_and_value_at_zero, part) for part in parts]
         squares, values = zip(*cluster.results(futures), strict=True)
         self.feature_scales = relative_scales(squares)
@@ -301,10 +296,9 @@ def load_shard(i: int, shard: Shard) -> TaskSet:
             raise TypeError(f"its function must return a TaskSet, got {type(tasks).__name__}.")
         if len(tasks) == 0:
             raise ValueError("it must hold at least one task, got none.")
-    except OSError as error:
-        raise OSError(f"shard {i}: {error}") from error
-    except TypeError as error:
-        raise TypeError(f"shard {i}: {error}") from error
+    except (OSError, TypeError) as error:
+        kept = OSError if isinstance(error, OSError) else TypeError
+        raise kept(f"shard {i}: {error}") from error
     except Exception as error:
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
         raise ValueError(f"shard {i}: {kind}{error}") from error

@@ -37,9 +37,6 @@ LEARNERS = ("OnlineLTL", "OnlineLTLPath", "BatchLTL", "MTL", "ITL", "Representat
 SEAL = b"fastltl checkpoint, sha256 "
 DIGITS = 64
 
-#: Bytes read at a time.
-CHUNK = 2**20
-
 
 @contextmanager
 def whole_file(path: str | PathLike[str]) -> Iterator[BinaryIO]:
@@ -188,7 +185,7 @@ def _digest(file: BinaryIO, size: int) -> bytes:
     """Return the SHA-256 of the first bytes of a file."""
     digest = hashlib.sha256()
     file.seek(0)
-    while chunk := file.read(min(size, CHUNK)):
+    while chunk := file.read(min(size, 2**20)):
         digest.update(chunk)
         size -= len(chunk)
     return digest.hexdigest().encode()

@@ -42,14 +42,7 @@ class StreamedTask(NamedTuple):
     row: int
 
 
-class Block(NamedTuple):
-    """Consecutive rows of a stream; ``labels[codes[i]]`` is the task of row i."""
-
-    codes: npt.NDArray[np.int64]
-    labels: list[Hashable]
-    X: Array
-    y: Array
-    missing: npt.NDArray[np.bool_]
+Run = tuple[Hashable, Array, Array, npt.NDArray[np.bool_]]
 
 
 def open_stream(
@@ -165,7 +158,7 @@ class TaskStream(TaskSource):
     def tasks(self) -> Iterator[StreamedTask]:
         """Yield the tasks with their labels, unchecked."""
         path, seen, row = self._source.path, _DigestSet(), 1
-        for label, runs in groupby(self._runs(), key=itemgetter(0)):
+        for label, runs in groupby(self._source.runs(), key=itemgetter(0)):
             if is_missing(label) or label == "":
                 raise ValueError(
                     f"every row of {path} must name its task, got no label in row {row}."
@@ -183,14 +176,14 @@ class TaskStream(TaskSource):
         if row == 1:
             raise ValueError(f"{path} has no rows.")
 
-    def _runs(self) -> Iterator[tuple[Any, ...]]:
-        """Yield (label, X, y, missing) for each run of rows of one task within a block."""
-        for block in self._source.blocks():
-            cuts = np.flatnonzero(np.diff(block.codes)) + 1
-            for lo, hi in pairwise([0, *cuts.tolist(), len(block.codes)]):
-                if lo < hi:
-                    label = block.labels[block.codes[lo]]
-                    yield label, block.X[lo:hi], block.y[lo:hi], block.missing[lo:hi]
+
+def _split_runs(codes: Any, labels: Sequence[Hashable], *columns: Any) -> Iterator[Run]:
+    """Split rows into runs of one task each; ``labels[codes[i]]`` is the task of row i."""
+    cuts = np.flatnonzero(np.diff(codes)) + 1
+    for lo, hi in pairwise([0, *cuts.tolist(), len(codes)]):
+        if lo < hi:
+            X, y, missing = (column[lo:hi] for column in columns)
+            yield labels[codes[lo]], X, y, missing
 
 
 class _DigestSet:
@@ -225,20 +218,19 @@ class _Table(ABC):
             self.feature_names = choose_features(names, path, task, target, features)
         self.columns = [task, target, *self.feature_names]
 
-    def blocks(self) -> Iterator[Block]:
+    def runs(self) -> Iterator[Run]:
         with arrow_errors(self.path, self.kind), self._open(self.columns) as (_, batches):
-            yield from map(self._block, batches)
-
-    def _block(self, batch: Any) -> Block:
-        batch.validate(full=True)  # finds text that is not valid UTF-8
-        labels = batch.column(self.task)
-        if hasattr(labels, "dictionary_decode"):
-            labels = labels.dictionary_decode()
-        labels = labels.dictionary_encode("encode")
-        X = [self._numbers(batch.column(name), name)[0] for name in self.feature_names]
-        y, missing = self._numbers(batch.column(self.target), self.target)
-        codes = labels.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        return Block(codes, labels.dictionary.to_pylist(), np.stack(X, axis=1), y, missing)
+            for batch in batches:
+                batch.validate(full=True)  # finds text that is not valid UTF-8
+                labels = batch.column(self.task)
+                if hasattr(labels, "dictionary_decode"):
+                    labels = labels.dictionary_decode()
+                labels = labels.dictionary_encode("encode")
+                codes = labels.indices.to_numpy(zero_copy_only=False)
+                X = [self._numbers(batch.column(name), name)[0] for name in self.feature_names]
+                y, missing = self._numbers(batch.column(self.target), self.target)
+                names = labels.dictionary.to_pylist()
+                yield from _split_runs(codes, names, np.stack(X, axis=1), y, missing)
 
     @abstractmethod
     def _open(self, columns: list[str]) -> AbstractContextManager[tuple[list[str], Iterable[Any]]]:
@@ -345,7 +337,7 @@ class _Folder:
         ):
             return {name: archive[name] for name in archive.files}
 
-    def blocks(self) -> Iterator[Block]:
+    def runs(self) -> Iterator[Run]:
         for file in self.files:
             arrays = self._read(file)
             y = self._floats(file, arrays, self.target)
@@ -367,7 +359,7 @@ class _Folder:
                 wanted = f"array {self.task!r} must hold {len(y)} labels"
                 raise ValueError(f"{file}: {wanted}, got shape {rows.shape}.")
             labels, codes = np.unique(rows, return_inverse=True)
-            yield Block(codes.astype(np.int64), labels.tolist(), X, y, np.isnan(y))
+            yield from _split_runs(codes, labels.tolist(), X, y, np.isnan(y))
 
     def _array(self, file: Path, arrays: dict[str, Any], name: str) -> Any:
         if name not in arrays:
