@@ -132,8 +132,8 @@ class Savable:
 
     def _state(self) -> dict[str, Any] | None:
         """Return the fitted state, None before the first fit."""
-        state = self.__dict__
-        return {name: state[name] for name in self._kept() if name in state} or None
+        kept = self._kept()
+        return {name: self.__dict__[name] for name in kept if name in self.__dict__} or None
 
     @classmethod
     def _kept(cls) -> dict[str, type]:
@@ -167,7 +167,7 @@ def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
                     with archive.open(info, "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, array, allow_pickle=False)
                 archive.comment = SEAL + b"0" * DIGITS
-            end = file.seek(-DIGITS, os.SEEK_END)
+            end = file.seek(-DIGITS, os.SEEK_END)  # the digest goes here
             digest = _digest(file, end)
             file.seek(end)
             file.write(digest)
@@ -199,10 +199,11 @@ def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
             header, arrays = json.loads(archive.read(HEADER)), {}
             if not isinstance(header, dict):
                 raise TypeError(f"its header is a {type(header).__name__}")
-            for name in (name for name in archive.namelist() if name != HEADER):
-                with archive.open(name) as member:
-                    array = np.lib.format.read_array(member, allow_pickle=False)
-                arrays[name.removesuffix(".npy")] = array
+            for name in archive.namelist():
+                if name != HEADER:
+                    with archive.open(name) as member:
+                        array = np.lib.format.read_array(member, allow_pickle=False)
+                    arrays[name.removesuffix(".npy")] = array
     if header.get("format") not in (1, FORMAT):
         raise ValueError(
             f"{path} has format {header.get('format')} and was written by fastltl "

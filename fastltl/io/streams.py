@@ -42,6 +42,7 @@ class StreamedTask(NamedTuple):
     row: int
 
 
+#: Label, X, y and missing targets of adjacent rows of one task.
 Run = tuple[Hashable, Array, Array, npt.NDArray[np.bool_]]
 
 
@@ -234,7 +235,7 @@ class _Table(ABC):
 
     @abstractmethod
     def _open(self, columns: list[str]) -> AbstractContextManager[tuple[list[str], Iterable[Any]]]:
-        """Open the file; give the names of all columns, and record batches of some of them."""
+        """Open the file; yield the names of all its columns, and record batches of `columns`."""
 
     @abstractmethod
     def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
