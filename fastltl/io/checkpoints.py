@@ -159,18 +159,8 @@ def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
     header = {"format": FORMAT, "fastltl": fastltl.__version__, **content}
     try:
         with whole_file(path) as file:
-            # Like `numpy.savez`, but without times, so that the bytes are reproducible.
-            with zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(zipfile.ZipInfo(HEADER), json.dumps(header, indent=1))
-                for name, array in arrays.items():
-                    info = zipfile.ZipInfo(f"{name}.npy")
-                    with archive.open(info, "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, array, allow_pickle=False)
-                archive.comment = SEAL + b"0" * DIGITS
-            end = file.seek(-DIGITS, os.SEEK_END)  # the digest goes here
-            digest = _digest(file, end)
-            file.seek(end)
-            file.write(digest)
+            _write_archive(file, json.dumps(header, indent=1).encode(), arrays)
+            _seal(file)
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise OSError(
@@ -179,6 +169,23 @@ def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
             f"{'; free some space or save elsewhere' if is_full else ''}",
             os.fspath(path),
         ) from error
+
+
+def _write_archive(file: BinaryIO, header: bytes, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a zip file as `numpy.savez` does, but without times, so that bytes are reproducible."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(HEADER), header)
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+        archive.comment = SEAL + b"0" * DIGITS
+
+
+def _seal(file: BinaryIO) -> None:
+    size = file.seek(-DIGITS, os.SEEK_END)
+    digest = _digest(file, size)
+    file.seek(size)
+    file.write(digest)
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:
