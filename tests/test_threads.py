@@ -1,23 +1,30 @@
-"""BLAS at one thread, bits that do not depend on threads, and the pool of threads."""
+"""BLAS limited to one thread, work shared among threads, and bits that do not depend on either."""
 
 import os
 import pickle
-import subprocess
-import sys
+import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
 from naive import ragged_tasks
-from threadpoolctl import ThreadpoolController, threadpool_limits
+from threadpoolctl import OpenBLASController, ThreadpoolController, threadpool_limits
 
 import fastltl as ltl
-from fastltl import threads
+from fastltl import _threads
+from fastltl._threads import call_kernel, delayed_interrupt, one_blas_thread, run_in_threads
+
+#: Work that is always shared.
+MUCH = 1e9
 
 
 def blas_threads():
-    """Of every BLAS that has threads at all; other packages may bring one that has not."""
+    """Return the numbers of threads of every BLAS that has threads; other packages may bring one.
+
+    A BLAS without threads is left out.
+    """
     return {
         library["num_threads"]
         for library in ThreadpoolController().info()
@@ -25,45 +32,120 @@ def blas_threads():
     }
 
 
-needs_threads = pytest.mark.skipif(
-    os.cpu_count() == 1, reason="one core: BLAS has no threads to hold"
-)
+needs_cores = pytest.mark.skipif(os.cpu_count() == 1, reason="one core: BLAS has one thread anyway")
 
 
-@needs_threads
-def test_a_hold_lasts_until_the_last_holder_leaves():
+@pytest.fixture
+def two_blas_threads():
+    """Set BLAS to two threads, and let any thread change their number, as in a new process."""
     with threadpool_limits(2, user_api="blas"):
-        entered, leave = threading.Event(), threading.Event()
+        OpenBLASController.clear_controlling_thread(force=True)
+        yield
 
-        def hold():
-            with threads.one_blas_thread():
-                entered.set()
-                leave.wait(10)
 
-        with threads.one_blas_thread():
-            other = threading.Thread(target=hold)
-            other.start()
-            assert entered.wait(10)
+def exit_status_of_child(function):
+    """Return the exit status of a forked child: 0 if the function returns True there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork beside threads
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(60)
+            status = 0 if function() else 2
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
+
+
+@needs_cores
+def test_blas_has_one_thread_until_the_last_user_leaves(two_blas_threads):
+    entered, leave = threading.Event(), threading.Event()
+
+    def use():
+        with one_blas_thread:
+            entered.set()
+            leave.wait(10)
+
+    with one_blas_thread:
+        other = threading.Thread(target=use)
+        other.start()
+        assert entered.wait(10)
         assert blas_threads() == {1}
-        leave.set()
-        other.join()
-        assert blas_threads() == {2}
-        with pytest.raises(KeyError), threads.one_blas_thread():
-            raise KeyError
-        assert blas_threads() == {2}
+    assert blas_threads() == {1}  # the first to enter has left, the other has not
+    leave.set()
+    other.join()
+    assert blas_threads() == {2}
 
 
-@needs_threads
-def test_a_forked_child_gets_its_threads_back():
+@needs_cores
+def test_nested_limits_end_with_the_outermost(two_blas_threads):
+    with one_blas_thread:
+        with one_blas_thread, one_blas_thread:
+            assert blas_threads() == {1}
+        assert blas_threads() == {1}
+    assert blas_threads() == {2}
+
+
+@needs_cores
+def test_the_limit_ends_when_the_block_raises(two_blas_threads):
+    with pytest.raises(KeyError), one_blas_thread:
+        raise KeyError
+    assert blas_threads() == {2}
+    assert one_blas_thread._n_users == 0
+
+
+@needs_cores
+def test_many_threads_enter_and_leave_the_limit_in_any_order(two_blas_threads):
+    random, counts = np.random.default_rng(0), []
+
+    def use(pauses):
+        for pause in pauses:
+            with one_blas_thread:
+                time.sleep(pause)
+                counts.append(blas_threads())
+
+    pauses = random.uniform(0, 2e-3, size=(6, 20))
+    users = [threading.Thread(target=use, args=(row,)) for row in pauses]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+    assert counts == [{1}] * 120
+    assert blas_threads() == {2}
+
+
+@needs_cores
+@pytest.mark.xfail(strict=False, reason="threadpoolctl ignores all threads but the one in control")
+def test_the_limit_holds_in_another_thread_than_that_of_a_limit_around_it():
+    found = []
+
+    def use():
+        with one_blas_thread:
+            found.append(blas_threads())
+
     with threadpool_limits(2, user_api="blas"):
-        with threads.one_blas_thread():
-            child = os.fork()
-            if child == 0:
-                with threads.one_blas_thread():
-                    held = blas_threads() == {1}
-                os._exit(0 if held and blas_threads() == {2} else 1)
-            assert os.waitpid(child, 0)[1] == 0
+        user = threading.Thread(target=use)
+        user.start()
+        user.join()
+        assert found == [{1}]
         assert blas_threads() == {2}
+
+
+@needs_cores
+def test_only_kernels_of_large_matrices_limit_blas(two_blas_threads):
+    side = _threads.LARGEST_UNTHREADED_SIDE
+    assert call_kernel(blas_threads, side) == {2}
+    assert call_kernel(blas_threads, side + 1) == {1}
+    assert call_kernel(lambda *arguments: arguments, side + 1, 3, "a") == (3, "a")
+    assert blas_threads() == {2}
+
+
+@needs_cores
+def test_shared_work_limits_blas(two_blas_threads):
+    found = run_in_threads(lambda lo, hi: blas_threads(), 4, 2, MUCH)
+    assert found == [{1}, {1}]
+    assert blas_threads() == {2}
 
 
 @pytest.mark.slow
@@ -71,7 +153,7 @@ def test_a_forked_child_gets_its_threads_back():
 @pytest.mark.parametrize(
     ("d", "sizes"), [(50, (20, 60)), (64, (64, 64)), (200, (50, 80)), (30, (300, 300))]
 )
-def test_bits_do_not_depend_on_the_number_of_threads(geometry, d, sizes):
+def test_bits_do_not_depend_on_the_threads_of_blas(geometry, d, sizes):
     tasks = ragged_tasks(0, 6, d, sizes)
     results = []
     for n_threads in (1, 2):
@@ -85,6 +167,52 @@ def test_bits_do_not_depend_on_the_number_of_threads(geometry, d, sizes):
             )
     for one, two in zip(*results, strict=True):
         assert np.array_equal(one, two)
+
+
+TASKS = ltl.TaskSet(ragged_tasks(0, 9, 20, (5, 30)))
+VALIDATION = ltl.TaskSet(ragged_tasks(1, 5, 20, (6, 12))).split_samples(0.5, random_state=0)
+LAMS = np.logspace(-4, 1, 7)
+
+
+def path_results(n_threads, **options):
+    path = ltl.OnlineLTLPath(LAMS, VALIDATION, n_threads=n_threads, **options).fit(TASKS)
+    return path.representations_, path.scores_
+
+
+def selection_results(learner, n_threads):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the best lam", UserWarning)
+        found = ltl.select_lam(learner, TASKS, VALIDATION, LAMS, n_threads=n_threads)
+    return found.learner.D_, found.scores, found.task_scores
+
+
+def multitask_results(n_threads):
+    model = ltl.MTL(1e-2, tol=1e-4, n_threads=n_threads).fit(TASKS)
+    return model.D_, model.coef_
+
+
+RESULTS = {
+    "BatchLTL": lambda n: [ltl.BatchLTL(1e-2, tol=1e-4, n_threads=n).fit(TASKS).D_],
+    "MTL": multitask_results,
+    "path-entropic": path_results,
+    "path-euclidean": lambda n: path_results(n, geometry="euclidean"),
+    "path-theory": lambda n: path_results(n, geometry="euclidean", step="theory"),
+    "path-intercept": lambda n: path_results(n, fit_intercept=True),
+    "select-online": lambda n: selection_results(ltl.OnlineLTL(), n),
+    "select-batch": lambda n: selection_results(ltl.BatchLTL(tol=1e-3), n),
+    "select-multitask": lambda n: selection_results(ltl.MTL(tol=1e-3), n),
+    "select-independent": lambda n: selection_results(ltl.ITL(), n),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RESULTS)
+def test_bits_do_not_depend_on_the_number_of_threads(name, monkeypatch):
+    monkeypatch.setattr(_threads, "SMALLEST_SHARED_WORK", 0.0)  # or one thread would do it all
+    expected = RESULTS[name](1)
+    for n_threads in (2, 3, 8):
+        for one, several in zip(expected, RESULTS[name](n_threads), strict=True):
+            assert np.array_equal(one, several)
 
 
 @pytest.mark.slow
@@ -104,39 +232,49 @@ def test_learners_in_threads_do_not_disturb_each_other():
     assert all(np.array_equal(results[i], expected) for i in range(4))
 
 
-def test_pieces_cover_every_item_once_and_in_order():
-    for n_items in (1, 2, 7, 100):
-        for n_threads in (1, 2, 3):
-            pieces = threads.in_pieces(lambda *edges: edges, n_items, n_threads, 1e9)
-            assert [i for lo, hi in pieces for i in range(lo, hi)] == list(range(n_items))
-            assert len(pieces) == (1 if n_threads == 1 else min(n_items, 4 * n_threads))
-    assert threads.in_pieces(lambda lo, hi: (lo, hi), 100, 2, 1.0) == [(0, 100)]  # too little work
+@pytest.mark.parametrize("n_items", [0, 1, 2, 7, 100])
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 8, 33])
+def test_ranges_cover_every_item_once_and_in_order(n_items, n_threads):
+    ranges = run_in_threads(lambda *edges: edges, n_items, n_threads, MUCH)
+    assert [i for lo, hi in ranges for i in range(lo, hi)] == list(range(n_items))
+    assert len(ranges) == max(1, min(n_items, n_threads))
+    lengths = [hi - lo for lo, hi in ranges]
+    assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.parametrize("n_threads", [2, 3, 8])
-@pytest.mark.parametrize("cost", [1e3, 1e4, 1e5, 1e6])
-def test_pieces_of_any_cost_cover_every_item_and_the_first_is_the_longest(n_threads, cost):
-    """Helpers begin later than the caller, by what it takes to hand over."""
-    for n_items in (1, 2, 3, 30, 100, 1000):
-        pieces = threads.in_pieces(lambda *edges: edges, n_items, n_threads, cost)
-        assert [i for lo, hi in pieces for i in range(lo, hi)] == list(range(n_items))
-        lengths = [hi - lo for lo, hi in pieces]
-        assert lengths[0] >= max(lengths) - 1
-        assert len(pieces) == 1 or n_items * cost > threads.HAND_OVER
+def test_arguments_come_before_the_range():
+    found = run_in_threads(lambda *arguments: arguments, 4, 2, MUCH, "a", 7)
+    assert found == [("a", 7, 0, 2), ("a", 7, 2, 4)]
 
 
-def test_pieces_within_a_piece_do_not_wait_for_each_other():
-    def outer(lo, hi):
-        return sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9))
+def test_each_range_has_a_thread_and_the_caller_takes_the_first():
+    barrier = threading.Barrier(3, timeout=10)  # passed only by three threads at the same time
 
-    assert threads.in_pieces(outer, 8, 2, 1e9) == [8] * 8
+    def thread_of_range(lo, hi):
+        barrier.wait()
+        return threading.get_ident()
+
+    threads = run_in_threads(thread_of_range, 3, 3, MUCH)
+    assert threads[0] == threading.get_ident()
+    assert len(set(threads)) == 3
 
 
-def test_calls_from_several_threads_at_once():
+def test_small_work_is_not_shared():
+    def thread_of_range(lo, hi):
+        return lo, hi, threading.get_ident()
+
+    caller = threading.get_ident()
+    assert run_in_threads(thread_of_range, 100, 2, _threads.SMALLEST_SHARED_WORK) == [
+        (0, 100, caller)
+    ]
+    assert len(run_in_threads(thread_of_range, 100, 2, 1.01 * _threads.SMALLEST_SHARED_WORK)) == 2
+
+
+def test_several_threads_share_their_work_at_the_same_time():
     found = []
 
     def call():
-        found.extend(sum(threads.in_pieces(lambda lo, hi: hi - lo, 9, 2, 1e9)) for _ in range(50))
+        found.extend(sum(run_in_threads(lambda lo, hi: hi - lo, 9, 2, MUCH)) for _ in range(50))
 
     callers = [threading.Thread(target=call) for _ in range(6)]
     for caller in callers:
@@ -144,80 +282,105 @@ def test_calls_from_several_threads_at_once():
     for caller in callers:
         caller.join()
     assert found == [9] * 300
+    assert one_blas_thread._n_users == 0
 
 
-def test_an_error_in_a_piece_is_raised():
-    def fail(lo, hi):
-        if lo == which:
-            raise KeyError(lo)
-
-    for which in range(8):
-        with pytest.raises(KeyError, match=str(which)):
-            threads.in_pieces(fail, 8, 2, 1e9)
-
-
-def test_an_error_stops_the_other_pieces():
+@pytest.mark.parametrize("failing", range(4))
+def test_an_error_is_raised_once_no_thread_writes_any_more(failing):
     done = []
 
-    def fail_at_once(lo, hi):
-        if lo == 0:
+    def fail_or_write(lo, hi):
+        if lo == failing:
             raise KeyError(lo)
-        time.sleep(0.01)
+        time.sleep(0.05)
         done.append(lo)
 
-    with pytest.raises(KeyError):
-        threads.in_pieces(fail_at_once, 8, 2, 1e9)
-    assert len(done) <= 2
+    with pytest.raises(KeyError, match=str(failing)):
+        run_in_threads(fail_or_write, 4, 4, MUCH)
+    assert sorted(done) == [i for i in range(4) if i != failing]
+    assert one_blas_thread._n_users == 0
+    assert sum(run_in_threads(lambda lo, hi: hi - lo, 4, 4, MUCH)) == 4
 
 
-def test_pieces_are_done_while_the_interpreter_shuts_down():
-    """In a thread that goes on when the main one has ended, and no helpers are hired."""
-    code = """
-import threading, time
-from fastltl import threads
-def work():
-    time.sleep(0.5)
-    print(sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9)))
-threading.Thread(target=work).start()
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "8\n"
-    assert run.stderr == ""
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_a_forked_child_has_threads_of_its_own(n_threads):
+    def share():
+        return sum(run_in_threads(lambda lo, hi: hi - lo, 8, n_threads, MUCH)) == 8
+
+    assert share()  # the parent has threads, which the child has not
+    assert exit_status_of_child(share) == 0
+    assert exit_status_of_child(lambda: exit_status_of_child(share) == 0) == 0
+    assert share()
 
 
-def test_a_finalizer_finds_no_helpers_and_does_the_work_itself():
-    """Threads that start while the interpreter is finalised would be waited for without end."""
-    code = """
-from fastltl import threads
-threads.in_pieces(lambda lo, hi: None, 1, 1, 1.0)
-class Last:
-    def __del__(self):
-        print(sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9)))
-last = Last()
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert run.stdout == "8\n"
-    assert run.stderr == ""
+@needs_cores
+def test_a_forked_child_limits_blas(two_blas_threads):
+    def limits():
+        with one_blas_thread:
+            within = blas_threads()
+        return within == {1} and blas_threads() == {2}
+
+    assert limits()
+    assert exit_status_of_child(limits) == 0
 
 
-def test_threads_that_could_not_be_had_are_asked_for_again(monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
+def test_an_interrupt_waits_for_the_end_of_the_block():
+    steps, handler = [], signal.getsignal(signal.SIGINT)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        assert sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 17, 1e9)) == 8
-        assert threads._crews[17][1] == []
-    assert sum(threads.in_pieces(lambda lo, hi: hi - lo, 8, 17, 1e9)) == 8
-    assert len(threads._crews[17][1]) == 16
+    def block():
+        with delayed_interrupt():
+            for step in range(3):
+                signal.raise_signal(signal.SIGINT)
+                steps.append(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert steps == [0, 1, 2]
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_a_forked_child_has_helpers_of_its_own():
-    threads.in_pieces(lambda lo, hi: None, 8, 2, 1e9)
-    child = os.fork()
-    if child == 0:
-        pieces = threads.in_pieces(lambda lo, hi: hi - lo, 8, 2, 1e9)
-        os._exit(0 if sum(pieces) == 8 else 1)
-    assert os.waitpid(child, 0)[1] == 0
+def test_an_interrupt_waits_for_the_outermost_block():
+    steps = []
+
+    def block():
+        with delayed_interrupt():
+            with delayed_interrupt():
+                signal.raise_signal(signal.SIGINT)
+            steps.append("between")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert steps == ["between"]
+
+
+def test_a_block_without_an_interrupt_is_left_as_usual():
+    handler = signal.getsignal(signal.SIGINT)
+    with delayed_interrupt():
+        pass
+    with pytest.raises(KeyError), delayed_interrupt():
+        raise KeyError
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_ignored_interrupts_stay_ignored():
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with delayed_interrupt():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def test_other_threads_need_not_delay_interrupts():
+    entered = []
+
+    def enter():
+        with delayed_interrupt():
+            entered.append(signal.getsignal(signal.SIGINT))
+
+    handler = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered == [handler]
