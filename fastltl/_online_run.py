@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,12 @@ from fastltl._validation import Array
 #: computed on another CPU.
 SETTINGS_TOLERANCE = 1e-9
 
-#: How far kept eigenvectors may be from orthonormal, and matrices from symmetric.
+#: How far kept eigenvectors may be from orthonormal, matrices from symmetric, and numbers above
+#: their bounds.
 STATE_TOLERANCE = 1e-6
+
+#: Tasks that a run may have seen: floats count exactly up to here.
+MOST_TASKS = 2**53
 
 
 def new_state(
@@ -39,6 +44,7 @@ def new_state(
     return OnlineState(matrices, totals, vectors, values, weights, records)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # an overflow fails the comparisons below
 def check_state(state: OnlineState, start: OnlineState) -> None:
     """Check a state that did not come from a kernel, so that no kernel can fail on it.
 
@@ -56,7 +62,7 @@ def check_state(state: OnlineState, start: OnlineState) -> None:
     for name in RECORD.names or ():
         if not np.isfinite(records[name]).all():
             raise ValueError(f"{name} must be finite")
-        if name not in ("rank", "floor", "drift") and (records[name] < 0).any():
+        if name != "rank" and (records[name] < 0).any():
             raise ValueError(f"{name} must not be negative")
     for name, found in zip(state._fields[:-1], state[:-1], strict=True):
         if not np.isfinite(found).all():
@@ -64,17 +70,57 @@ def check_state(state: OnlineState, start: OnlineState) -> None:
     for name in ("radius", "scale", "adaptive", "entropic"):
         if not np.allclose(records[name], start.records[name], rtol=SETTINGS_TOLERANCE, atol=0):
             raise ValueError(f"its {name} is not that of its parameters")
-    if (records["n_tasks"] < 1).any() or (records["n_tasks"] != records["n_tasks"][0]).any():
-        raise ValueError("n_tasks must be positive, and the same for all candidates")
+    n_tasks = records["n_tasks"]
+    if not (1 <= n_tasks[0] <= MOST_TASKS and (n_tasks == n_tasks[0]).all()):
+        raise ValueError(
+            f"n_tasks must be between 1 and {MOST_TASKS}, and the same for all candidates"
+        )
     lowest = np.where(records["entropic"] > 0, 0, -1)  # -1 stands for a D that is kept
     if (records["rank"] < lowest).any() or (records["rank"] > d).any():
         raise ValueError(f"rank must be a number of eigenvectors up to {d}")
-    for matrix, vectors, record in zip(state.matrices, state.vectors, records, strict=True):
-        if not np.allclose(matrix, matrix.T, rtol=0, atol=STATE_TOLERANCE * np.abs(matrix).max()):
-            raise ValueError("matrices must be symmetric")
-        known = vectors[: max(0, record["rank"])]
-        if not np.allclose(known @ known.T, np.eye(len(known)), rtol=0, atol=STATE_TOLERANCE):
-            raise ValueError("vectors must be orthonormal")
+    for k in range(len(records)):
+        _check_candidate(state, k)
+
+
+def _check_candidate(state: OnlineState, k: int) -> None:
+    """Check that the arrays of the k-th candidate are what they claim to be, to a tolerance."""
+    matrix, total, vectors, values, weights, record = (array[k] for array in state)
+    rank, radius = record["rank"], record["radius"]
+    rest, floor = record["rest"], record["floor"]
+    slack = STATE_TOLERANCE * radius
+    if not np.allclose(matrix, matrix.T, rtol=0, atol=STATE_TOLERANCE * np.abs(matrix).max()):
+        raise ValueError("matrices must be symmetric")
+    known = vectors[: max(0, rank)]
+    if not np.allclose(known @ known.T, np.eye(len(known)), rtol=0, atol=STATE_TOLERANCE):
+        raise ValueError("vectors must be orthonormal")
+    if not np.abs(total).max() <= record["n_tasks"] * (radius + slack):
+        raise ValueError("totals must be a sum of iterates, of trace up to the radius")
+    if rank < 0:
+        if not (np.trace(matrix) <= radius + slack and _is_psd(matrix, slack - floor)):
+            raise ValueError("matrices must be PSD, with a trace up to the radius")
+        return
+    if not (weights.min() >= 0 and max(weights.sum(), rest) <= radius + slack):
+        raise ValueError("weights and rest must not be negative, with a sum up to the radius")
+    if not np.allclose(weights[rank:], rest, rtol=0, atol=slack):
+        raise ValueError("weights must equal rest where no eigenvector is known")
+    if not floor <= weights.min() + slack:
+        raise ValueError("floor must be a lower bound on weights")
+    if record["entropic"]:
+        # The sum of T gradients has at most the norm sum ||G_s|| <= sqrt(T sum ||G_s||^2).
+        largest = (1 + STATE_TOLERANCE) * np.sqrt(record["n_tasks"]) * record["norm"]
+        if not max(np.abs(matrix).max(), np.abs(values).max()) <= largest:
+            raise ValueError("matrices and values must not exceed the sum of the gradients")
+    elif not np.allclose(values, weights, rtol=0, atol=slack):
+        raise ValueError("values must equal weights")
+
+
+def _is_psd(A: Array, shift: float) -> bool:
+    """Return whether A + shift I is positive definite."""
+    try:
+        np.linalg.cholesky(A + shift * np.eye(len(A)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 class OnlineRun:
@@ -93,7 +139,7 @@ class OnlineRun:
 
     def __getstate__(self) -> dict[str, Any]:
         with self.lock:
-            state = self.state._make(array.copy() for array in self.state)
+            state = deepcopy(self.state)
         return {**self.__dict__, "state": state, "lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -133,15 +179,20 @@ class OnlineRun:
             checkpoint = _from_format_1(checkpoint)
         records = np.zeros(self.n_candidates, RECORD)
         for name in RECORD.names or ():
-            records[name] = checkpoint["records"][name]
+            column = np.array(checkpoint["records"][name])
+            if column.shape != records.shape or not np.can_cast(column.dtype, RECORD[name]):
+                raise ValueError(f"{name} has shape {column.shape} and type {column.dtype}")
+            records[name] = column
         arrays = {name: checkpoint[name] for name in OnlineState._fields if name != "records"}
+        # Kernels take arrays in C order; a file may have another one.
         state = OnlineState(
-            **{name: np.array(array) for name, array in arrays.items()}, records=records
+            **{name: np.array(array, order="C") for name, array in arrays.items()}, records=records
         )
         check_state(state, self.state)
         self.state, self.is_merged = state, bool(checkpoint["is_merged"])
 
 
+@np.errstate(over="ignore", invalid="ignore")  # check_state refuses what is not finite
 def _from_format_1(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Convert the run of a checkpoint of format 1.
 
@@ -158,10 +209,13 @@ def _from_format_1(checkpoint: dict[str, Any]) -> dict[str, Any]:
     for k, buffer in enumerate(buffers):
         n_added, n_subtracted = records["n_added"][k], records["n_subtracted"][k]
         if not (0 <= n_added <= d and 0 <= n_subtracted <= d and n_added + n_subtracted <= d):
-            raise ValueError(f"it has {n_added} and {n_subtracted} waiting rows of {d}")
+            raise ValueError(
+                f"its buffer has {d} rows, of which {n_added} cannot be added and {n_subtracted} "
+                "subtracted"
+            )
         added, subtracted = buffer[:n_added], buffer[d - n_subtracted :]
         totals[k] += added.T @ added - subtracted.T @ subtracted
-        totals[k] += records["rest_total"][k] * np.eye(d)
+        totals[k] += float(records["rest_total"][k]) * np.eye(d)
     return {
         "matrices": matrices,
         "totals": totals,
