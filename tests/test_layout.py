@@ -1,4 +1,4 @@
-"""The shape of the package: imports go one way, and importing it costs next to nothing."""
+"""The layout of the package: small modules, imports in one direction, and a fast import."""
 
 import ast
 import os
@@ -15,59 +15,32 @@ import fastltl
 
 PACKAGE = Path(fastltl.__file__).parent
 
-# A file imports only from those above it.
-ORDER = [
-    "compilation",
-    "lapack",
-    "threads",
-    "kernels.registers",
-    "kernels.tiles",
-    "kernels.turns",
-    "kernels.tridiagonal",
-    "kernels.dual",
-    "kernels.spectrum",
-    "kernels.packed",
-    "kernels.rooms",
-    "kernels.online",
-    "kernels",
-    "reference",
-    "validation",
-    "representation",
-    "objectives",
-    "labels",
-    "frames",
-    "tasks",
-    "storage",
-    "bounds",
-    "evaluation",
-    "candidates",
-    "learners.ridge",
-    "learners.base",
-    "learners.independent",
-    "learners.solver",
-    "learners.batch",
-    "learners.runs",
-    "learners.online",
-    "path",
-    "checkpoints",
-    "selection",
-    "tables",
-    "streams",
-    "distributed.shards",
-    "distributed.online",
-    "distributed",
-    "training",
-    "datasets",
-    "results",
-    "trials",
-    "comparison",
-    "experiments",
-    "claims",
-    "figures",
-    "report",
-    "arguments",
-    "cli",
+#: Bounds that keep the package readable. Modules are counted without __init__ and __main__.
+MAX_MODULES = 38
+MAX_LINES = 450
+MAX_KERNEL_PARAMETERS = 10
+
+#: Modules in layers. A module imports only from those before it, unless inside a function.
+LAYERS = [
+    ["_validation", "_columns", "_threads"],
+    ["_kernels.linalg", "_kernels.task", "_kernels.spectral", "_kernels.batch", "_kernels.online"],
+    ["reference", "functional"],
+    ["_objective", "_solver"],
+    ["tasks"],
+    ["bounds", "_online_run"],
+    ["io.checkpoints", "io.tables", "io.streams"],
+    ["base", "ridge", "online", "batch"],
+    ["metrics", "selection", "path"],
+    ["datasets"],
+    ["distributed.shards", "distributed.online", "distributed"],
+    ["experiments.results", "experiments.trials", "experiments.compare", "experiments.paper"],
+    ["experiments.claims", "experiments.figures", "experiments.report"],
+    ["train", "_arguments", "cli"],
 ]
+ORDER = [name for layer in LAYERS for name in layer]
+
+#: The learners that a checkpoint names are looked up in the package.
+IMPORTS_THE_PACKAGE = {"io.checkpoints"}
 
 
 def module_name(path):
@@ -79,29 +52,98 @@ def file_of(name):
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
+def source_files():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_files():
+    return [path for path in source_files() if path.stem not in ("__init__", "__main__")]
+
+
+def statements(tree):
+    """Yield the nodes that run when a module is imported: none in functions or for type checks."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from statements(node)
+
+
 def imported(path):
-    """Modules of the package that a file imports, at any depth."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        assert not (isinstance(node, ast.ImportFrom) and node.level), "imports are absolute"
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fastltl"):
-            base = node.module.removeprefix("fastltl").removeprefix(".")
+    """Return the modules of the package that a file imports when it is imported; "" is fastltl."""
+    names = set()
+    for node in statements(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} has a relative import"
             for alias in node.names:
-                joined = f"{base}.{alias.name}".removeprefix(".")
-                yield joined if joined in ORDER else base
-        elif isinstance(node, ast.Import):
-            assert not any(alias.name.startswith("fastltl") for alias in node.names), path
+                joined = f"{node.module}.{alias.name}"
+                is_module = joined.removeprefix("fastltl.") in ORDER
+                # fastltl.__version__ is there before anything else is imported.
+                if is_module or alias.name != "__version__":
+                    names.add(joined if is_module else node.module)
+    return {
+        name.removeprefix("fastltl").removeprefix(".")
+        for name in names
+        if name == "fastltl" or name.startswith("fastltl.")
+    }
 
 
-def test_every_file_has_its_place():
-    files = {module_name(path) for path in PACKAGE.rglob("*.py")}
-    assert files - {"__init__", "__main__", "learners"} == set(ORDER)
+def kernels():
+    """Yield the file and the definition of each compiled function."""
+    for path in sorted((PACKAGE / "_kernels").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+                if decorators & {"kernel", "inline_kernel"}:
+                    yield path, node
+
+
+def test_every_module_has_its_place():
+    names = {module_name(path) for path in module_files()}
+    assert names == set(ORDER) - {"distributed"}
+    assert len(ORDER) == len(set(ORDER))
     assert (PACKAGE / "py.typed").exists()
 
 
+def test_packages_are_listed_where_they_import_anything():
+    packages = {
+        module_name(path) for path in source_files() if path.stem == "__init__" and imported(path)
+    }
+    assert packages == {"distributed"}
+
+
 @pytest.mark.parametrize("name", ORDER)
-def test_a_file_imports_only_from_those_above_it(name):
-    allowed = set(ORDER[: ORDER.index(name)]) | {""}
-    assert set(imported(file_of(name))) <= allowed
+def test_a_module_imports_only_from_modules_before_it(name):
+    allowed = set(ORDER[: ORDER.index(name)])
+    if name in IMPORTS_THE_PACKAGE:
+        allowed.add("")
+    assert imported(file_of(name)) <= allowed
+
+
+def test_modules_are_few_and_short():
+    assert len(module_files()) <= MAX_MODULES
+    lengths = {module_name(path): len(path.read_text().splitlines()) for path in source_files()}
+    assert {name for name, length in lengths.items() if length > MAX_LINES} == set()
+
+
+def test_one_module_calls_llvm():
+    naming = {module_name(path) for path in source_files() if "llvmlite" in path.read_text()}
+    assert naming == {"_kernels.linalg"}
+
+
+def test_kernels_are_documented_and_take_few_parameters():
+    definitions = list(kernels())
+    assert len(definitions) > 50
+    for path, function in definitions:
+        where = f"{path.name}: {function.name}"
+        assert ast.get_docstring(function), f"{where} has no docstring"
+        arguments = function.args
+        n_parameters = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
+        assert n_parameters <= MAX_KERNEL_PARAMETERS, f"{where} has {n_parameters} parameters"
 
 
 def test_public_names_load_on_first_use():
@@ -138,21 +180,21 @@ def test_dask_is_loaded_only_for_a_cluster():
 
 
 def test_kernels_run_where_no_cache_can_be_written():
-    """Numba asks its locators for a writable place; with none left it finds none."""
+    """Without locators, Numba finds no folder to write to."""
     if numba.config.DISABLE_JIT:
         pytest.skip("with the JIT off there is no cache")
     code = (
         "import numba.core.caching as caching\n"
         "caching.CacheImpl._locator_classes = []\n"
-        "from fastltl import kernels\n"
+        "from fastltl._kernels import spectral\n"
         "import numpy as np\n"
-        "print(kernels.soft_threshold(np.array([1.0, 2.0, 3.0]), 1.0))"
+        "print(spectral.soft_threshold(np.array([1.0, 2.0, 3.0]), 1.0))"
     )
     assert run(code) == "[0. 0. 1.]"
 
 
 @needs_mounts
-def test_it_runs_where_neither_the_install_nor_the_home_can_be_written(tmp_path):
+def test_kernels_run_where_neither_the_package_nor_the_home_can_be_written(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     mount = " && ".join(
@@ -161,7 +203,7 @@ def test_it_runs_where_neither_the_install_nor_the_home_can_be_written(tmp_path)
     )
     for caches in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         mount = f"unset {caches}; {mount}"
-    with pytest.raises(subprocess.CalledProcessError):  # it is read-only indeed
+    with pytest.raises(subprocess.CalledProcessError):  # the mount is read-only
         mounted(mount, ["touch", str(PACKAGE / "new")])
     code = "import fastltl; print(fastltl.project([[3.0, 0.0], [0.0, 1.0]], 2.0).tolist())"
     done = mounted(f"export HOME={home}; {mount}", [sys.executable, "-W", "error", "-c", code])
@@ -169,21 +211,21 @@ def test_it_runs_where_neither_the_install_nor_the_home_can_be_written(tmp_path)
 
 
 def test_compiled_code_from_the_cache_is_never_stale(tmp_path):
-    """A kernel that calls into another file is compiled anew when that file changes."""
+    """A kernel that calls into another file is compiled again when that file changes."""
     if numba.config.DISABLE_JIT:
         pytest.skip("with the JIT off there is no cache")
     package = tmp_path / "fastltl"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from fastltl._kernels import dual\n"
+        "from fastltl._kernels import spectral\n"
         "import numpy as np\n"
-        "print(dual.__file__, dual.product(np.eye(2), np.ones(2)))"
+        "print(spectral.__file__, spectral.compose(np.eye(2), np.ones(2), 0.0).tolist())"
     )
-    cache = str(tmp_path / "cache")
-    assert run(code, NUMBA_CACHE_DIR=cache) == f"{package / 'kernels' / 'dual.py'} [1. 1.]"
-    lapack = package / "lapack.py"
-    source = lapack.read_text()
-    assert source.count("_gemv(_T, A, x, y)") == 1
-    lapack.write_text(source.replace("_gemv(_T, A, x, y)", "y[:] = 7.0"))
-    assert run(code, NUMBA_CACHE_DIR=cache) == f"{package / 'kernels' / 'dual.py'} [7. 7.]"
+    cache, spectral = str(tmp_path / "cache"), package / "_kernels" / "spectral.py"
+    assert run(code, NUMBA_CACHE_DIR=cache) == f"{spectral} [[1.0, 0.0], [0.0, 1.0]]"
+    called = package / "_kernels" / "task.py"
+    source = called.read_text()
+    assert source.count("A[j, i] = A[i, j]") == 1
+    called.write_text(source.replace("A[j, i] = A[i, j]", "A[j, i] = 7.0"))
+    assert run(code, NUMBA_CACHE_DIR=cache) == f"{spectral} [[1.0, 7.0], [0.0, 1.0]]"
