@@ -577,7 +577,8 @@ def test_no_forged_number_makes_results_nan(forge, saved, name, part):
         except ValueError:
             continue
         for task in TASKS[:5]:
-            with contextlib.suppress(ValueError):
+            # With the JIT off, NumPy warns of an overflow before the kernel refuses the task.
+            with contextlib.suppress(ValueError), np.errstate(over="ignore", invalid="ignore"):
                 learner.partial_fit(*task)
             assert np.isfinite(learner.D_).all()
             assert np.isfinite(learner.iterate_).all()
