@@ -151,14 +151,10 @@ class OnlineRun:
 
     def representations(self, averaging: str) -> Array:
         """D of each candidate: the mean of D^(1..T) or, "last", D^(T+1); a copy."""
-        of_candidate = kernels.iterate if averaging == "last" else kernels.mean_iterate
+        kernel = kernels.iterates if averaging == "last" else kernels.mean_iterates
         with self.lock:
-            return np.stack(
-                [
-                    call_kernel(of_candidate, self.n_features, self.state, k)
-                    for k in range(self.n_candidates)
-                ]
-            )
+            Ds: Array = call_kernel(kernel, self.n_features, self.state)
+        return Ds
 
     def checkpoint(self) -> dict[str, Any]:
         """Copy everything that the bits of later steps depend on."""

@@ -9,8 +9,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 import scipy.linalg  # noqa: F401  (loads the BLAS that compiled kernels call, so that it is found)
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-#: OpenBLAS, the library of NumPy's and SciPy's wheels, uses one thread up to this side.
-LARGEST_UNTHREADED_SIDE = 64
+from fastltl._kernels.linalg import LARGEST_UNTHREADED_SIDE
 
-#: Floating-point operations below which handing work to another thread takes longer than doing it.
-SMALLEST_SHARED_WORK = 1e6
+#: Floating-point operations that take about as long as handing work to another thread.
+SMALLEST_SHARED_WORK = 1e7
 
 Result = TypeVar("Result")
 
@@ -48,6 +47,8 @@ class _OneBlasThread:
     def __enter__(self) -> None:
         with self._lock:
             if self._n_users == 0:
+                # threadpoolctl ignores all threads but the one that set a limit first.
+                OpenBLASController.clear_controlling_thread(force=True)
                 self._limit = _blas().limit(limits=1)
             self._n_users += 1
 
@@ -55,7 +56,6 @@ class _OneBlasThread:
         with self._lock:
             self._n_users -= 1
             if self._n_users == 0:
-                # threadpoolctl ignores all threads but the one that set the limit first.
                 OpenBLASController.clear_controlling_thread(force=True)
                 self._limit.restore_original_limits()
                 OpenBLASController.clear_controlling_thread(force=True)
@@ -98,21 +98,23 @@ def run_in_threads(
     """Return [kernel(*arguments, lo, hi)] for ranges lo to hi of n_items items, one per thread.
 
     The kernel releases the GIL and treats each item by itself, so that the number of threads does
-    not change the bits. `work` is a rough number of floating-point operations for all items. The
-    calling thread takes the first range.
+    not change the bits; it must not call this function itself. `work` is a rough number of
+    floating-point operations for all items. The calling thread takes the first range, and those
+    that no thread could be had for.
     """
     n_ranges = min(n_items, n_threads) if work > SMALLEST_SHARED_WORK else 1
     edges = [n_items * i // n_ranges for i in range(n_ranges + 1)] if n_ranges > 1 else [0, n_items]
+    ranges, futures = list(pairwise(edges)), list[Future[Result]]()
     with one_blas_thread:
-        futures = [
-            _pool(n_threads - 1).submit(kernel, *arguments, lo, hi)
-            for lo, hi in pairwise(edges[1:])
-        ]
         try:
-            first = kernel(*arguments, edges[0], edges[1])
+            with suppress(RuntimeError):  # no more threads, or the interpreter shuts down
+                for lo, hi in ranges[1:]:
+                    futures.append(_pool(n_threads - 1).submit(kernel, *arguments, lo, hi))
+            here = [ranges[0], *ranges[1 + len(futures) :]]
+            results = [kernel(*arguments, lo, hi) for lo, hi in here]
         finally:
             wait(futures)  # no thread may go on writing after this call
-        return [first, *(future.result() for future in futures)]
+        return [results[0], *(future.result() for future in futures), *results[1:]]
 
 
 @contextmanager

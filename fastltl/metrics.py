@@ -47,13 +47,13 @@ class HeldOut:
         self.tasks = train.reduced(check_flag(fit_intercept, "fit_intercept"), n_threads)
         # With an intercept the prediction is mean(y) + w . (x - mean(x)): the test half, shifted
         # by the means of the training half, needs none.
-        self._X = np.concatenate(
-            [X - m for (X, _), m in zip(test, self.tasks.x_means, strict=True)]
+        means = zip(test, self.tasks.x_means, self.tasks.y_means, strict=True)
+        shifted = [(X - x_mean, y - y_mean) for (X, y), x_mean, y_mean in means]
+        self._test = (
+            np.concatenate([X for X, _ in shifted]),
+            np.concatenate([y for _, y in shifted]),
+            np.concatenate([[0], np.cumsum(test.sizes)]),
         )
-        self._y = np.concatenate(
-            [y - m for (_, y), m in zip(test, self.tasks.y_means, strict=True)]
-        )
-        self._starts = np.concatenate([[0], np.cumsum(test.sizes)])
 
     def __len__(self) -> int:
         return len(self.tasks.sizes)
@@ -65,17 +65,7 @@ class HeldOut:
     def score(self, representations: Array) -> Array:
         """Scores of shape (representations, tasks)."""
         k, d = len(representations), self.n_features
-        weights = np.empty((len(self), k, d))
-        run_in_threads(
-            kernels.weights_of_tasks,
-            len(self),
-            self.n_threads,
-            2.0 * k * d * self.tasks.R.size,
-            representations,
-            self.tasks,
-            weights,
-        )
-        return self.score_weights(weights)
+        return self._score(kernels.score_representations, k, 2.0 * d, representations, self.tasks)
 
     def score_ridge(self, lams: Array) -> Array:
         """Scores of ordinary ridge regression, D = I / lam, of shape (lams, tasks)."""
@@ -83,18 +73,15 @@ class HeldOut:
 
     def score_weights(self, weights: Array) -> Array:
         """Scores of shape (k, tasks) of weights of shape (tasks, k, d)."""
-        scores = np.empty(weights.shape[:2])
+        return self._score(kernels.score_weights, weights.shape[1], 2.0, weights)
+
+    def _score(self, kernel: Any, k: int, flops_per_entry: float, *arguments: Any) -> Array:
+        """Score k weights per task by a kernel, with so many operations per entry of X and k."""
+        scores = np.empty((len(self), k))
+        work = flops_per_entry * k * (self._test[0].size + self.tasks.R.size)
+        metric = METRICS.index(self.metric)
         run_in_threads(
-            kernels.score_weights,
-            len(self),
-            self.n_threads,
-            2.0 * weights.shape[1] * self._X.size,
-            weights,
-            self._X,
-            self._y,
-            self._starts,
-            METRICS.index(self.metric),
-            scores,
+            kernel, len(self), self.n_threads, work, *arguments, self._test, metric, scores
         )
         return check_computed(scores.T)
 

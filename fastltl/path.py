@@ -250,7 +250,9 @@ class OnlineLTLPath(OnlineLearner):
         )
         if not all(accepted):
             return False
-        run_in_threads(step, k, n_threads, 20.0 * k * d * d, run.state, *gradients)
+        # Steps that divide by norms update eigenvectors; the others seldom do.
+        work = 20.0 * k * d * d * (d if run.state.records[0]["adaptive"] else 1)
+        run_in_threads(step, k, n_threads, work, run.state, *gradients)
         return True
 
     def _with_progress(self, tasks: Iterable[Any]) -> Iterable[Any]:

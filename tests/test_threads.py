@@ -116,7 +116,6 @@ def test_many_threads_enter_and_leave_the_limit_in_any_order(two_blas_threads):
 
 
 @needs_cores
-@pytest.mark.xfail(strict=False, reason="threadpoolctl ignores all threads but the one in control")
 def test_the_limit_holds_in_another_thread_than_that_of_a_limit_around_it():
     found = []
 

@@ -74,12 +74,13 @@ def objectives(D, F, tasks, regularized, values, A, B, duals, lo, hi):
     rows, its factor kept in `duals`. lo and hi count blocks of tasks, for each of which one
     product gives all P, or XD. Modified in place: `values`, A, B and `duals`.
     """
-    rank, n_tasks = F.shape[0], tasks.sizes.size
+    rank, n_tasks, first = F.shape[0], tasks.sizes.size, 0
+    right = F.T if rank > 0 else D.T  # D is symmetric
+    products = np.empty((BLOCK * np.diff(tasks.starts).max(), right.shape[1]))
     for t in range(lo * BLOCK, min(hi * BLOCK, n_tasks)):
         if t % BLOCK == 0:
-            first = tasks.starts[t]
-            block = tasks.R[first : tasks.starts[min(t + BLOCK, n_tasks)]]
-            products = np.dot(block, F.T) if rank > 0 else np.dot(block, D)
+            first, last = tasks.starts[t], tasks.starts[min(t + BLOCK, n_tasks)]
+            np.dot(tasks.R[first:last], right, products[: last - first])
         n, rows = tasks.sizes[t], slice(tasks.starts[t], tasks.starts[t + 1])
         X, y = tasks.R[rows], tasks.z[rows]
         P = products[tasks.starts[t] - first : tasks.starts[t + 1] - first]
@@ -87,14 +88,14 @@ def objectives(D, F, tasks, regularized, values, A, B, duals, lo, hi):
         L = np.dot(P.T, P) if is_low else np.dot(P, P.T if rank > 0 else X.T)
         factorise_dual(L, n)
         u = low_rank_solve(P, L, n, y) if is_low else solve(L, y)
-        assign(A[t], np.dot(u, X))
+        np.dot(u, X, A[t])
         if regularized:
             values[t] = np.dot(y, u) + tasks.residuals[t] / n
             assign(B[t], 0.5 * A[t])
         else:
             values[t] = n * np.dot(u, u) + tasks.residuals[t] / n
             v = low_rank_solve(P, L, n, u) if is_low else solve(L, u)
-            assign(B[t], np.dot(n * v, X))
+            np.dot(n * v, X, B[t])
         if rank == 0:
             assign(duals[tasks.dual_starts[t] : tasks.dual_starts[t + 1]], L)
 
@@ -125,22 +126,26 @@ def factor_changes(EA, EB, tasks, regularized, duals, dA, dB, lo, hi):
 
 
 @kernel
-def weights_of_tasks(Ds, tasks, W, lo, hi):
-    """W[t, k] = D_k X' M^-1 y, the ridge weights of task t with each of the representations Ds.
+def score_representations(Ds, tasks, test, metric, scores, lo, hi):
+    """scores[t, k] on the test half of task t of the ridge weights w = D_k X' M^-1 y, for all k.
 
-    One product X [D_1 ... D_K] serves all of them. Modified in place: W.
+    `test` holds X, y and starts of the test halves. One product [D_1 ... D_K] X' serves all k.
+    Modified in place: `scores`.
     """
     n_representations, d = Ds.shape[0], Ds.shape[1]
-    stacked = Ds.reshape(n_representations * d, d)
+    stacked, W = Ds.reshape(n_representations * d, d), np.empty((n_representations, d))
+    products = np.empty(stacked.shape[0] * np.diff(tasks.starts).max())
     for t in range(lo, hi):
         rows = slice(tasks.starts[t], tasks.starts[t + 1])
         X, y = tasks.R[rows], tasks.z[rows]
-        DX = np.dot(stacked, X.T)
+        DX = products[: stacked.shape[0] * y.size].reshape(stacked.shape[0], y.size)
+        np.dot(stacked, X.T, DX)
         for k in range(n_representations):
             DX_k = DX[k * d : (k + 1) * d]
             L = np.dot(X, DX_k)
             factorise_dual(L, tasks.sizes[t])
-            assign(W[t, k], np.dot(DX_k, solve(L, y)))
+            np.dot(DX_k, solve(L, y), W[k])
+        score_task(W, test, t, metric, scores[t])
 
 
 @kernel
@@ -165,10 +170,17 @@ def ridge_paths(lams, tasks, W, lo, hi):
 
 
 @kernel
-def score_weights(W, X, y, starts, metric, scores, lo, hi):
+def score_weights(W, test, metric, scores, lo, hi):
     """scores[t, k] of the weights W[t, k] on task t, for all k. Modified in place: `scores`."""
     for t in range(lo, hi):
-        rows = slice(starts[t], starts[t + 1])
-        predictions = np.dot(W[t], X[rows].T)
-        for k in range(W.shape[1]):
-            scores[t, k] = score(y[rows], predictions[k], metric)
+        score_task(W[t], test, t, metric, scores[t])
+
+
+@kernel
+def score_task(W, test, t, metric, scores):
+    """scores[k] of the weights W[k] on task t, for all k. Modified in place: `scores`."""
+    X, y, starts = test
+    rows = slice(starts[t], starts[t + 1])
+    predictions = np.dot(W, X[rows].T)
+    for k in range(W.shape[0]):
+        scores[k] = score(y[rows], predictions[k], metric)

@@ -2,7 +2,7 @@
 
 Kernels multiply with `np.dot` and decompose with `np.linalg`, which Numba compiles to calls of
 SciPy's BLAS and LAPACK. Missing there are a Cholesky decomposition that reports failure without
-an exception, a few eigenvectors instead of all, the secular equation, and adding A'A in place.
+an exception, a few eigenvectors, the secular equation, A'A added in place, and X L.
 Compiled code calls these routines at their addresses, which are registered with LLVM by name so
 that machine code from the cache on disk finds them in any process. With the JIT off, NumPy
 stands in.
@@ -25,11 +25,16 @@ from numba.extending import get_cython_function_address, intrinsic
 
 EPS = float(np.finfo(np.float64).eps)
 
+#: OpenBLAS, the library of NumPy's and SciPy's wheels, uses one thread for products up to this
+#: side, but not for products by a triangle.
+LARGEST_UNTHREADED_SIDE = 64
+
 HAS_JIT = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 #: Arguments of each routine: c, i and d are pointers to characters, integers and doubles.
 _SIGNATURES = {
     "dsyrk": "cciiddiddi",
+    "dtrmm": "cccciiddidi",
     "dpotrf": "cidii",
     "dpotrs": "ciididii",
     "dsytrd": "cididdddii",
@@ -79,7 +84,7 @@ def _external(name: str) -> Any:
         "i": types.CPointer(types.int32),
         "d": types.CPointer(types.float64),
     }
-    symbol, library = f"fastltl_{name}", "blas" if name == "dsyrk" else "lapack"
+    symbol, library = f"fastltl_{name}", "blas" if name in ("dsyrk", "dtrmm") else "lapack"
     llvm.add_symbol(symbol, get_cython_function_address(f"scipy.linalg.cython_{library}", name))
     return types.ExternalFunction(symbol, types.void(*(pointers[c] for c in _SIGNATURES[name])))
 
@@ -104,7 +109,7 @@ def _integer_pointer(typingctx: Any, value: Any) -> Any:
 
 
 if HAS_JIT:
-    _dsyrk = _external("dsyrk")
+    _dsyrk, _dtrmm = _external("dsyrk"), _external("dtrmm")
     _dpotrf, _dpotrs, _dlaed4 = _external("dpotrf"), _external("dpotrs"), _external("dlaed4")
     _dsytrd, _dsterf = _external("dsytrd"), _external("dsterf")
     _dstein, _dormtr = _external("dstein"), _external("dormtr")
@@ -119,6 +124,15 @@ if HAS_JIT:
         _dsyrk(
             _ref(_U), _ref(_N), _int(n), _int(k), _ref(c), A.ctypes, _int(n), _ref(1.0),
             C.ctypes, _int(n),
+        )  # fmt: skip
+
+    @kernel
+    def multiply_by_triangle(X, A):
+        """X L, n x d, with L the lower triangle of A. Modified in place: X."""
+        n, d = X.shape
+        _dtrmm(
+            _ref(_L), _ref(_U), _ref(_N), _ref(_N), _int(d), _int(n), _ref(1.0), A.ctypes,
+            _int(d), X.ctypes, _int(d),
         )  # fmt: skip
 
     @kernel
@@ -211,6 +225,9 @@ else:
 
     def add_gram(A, c, C):
         C += c * np.tril(np.dot(A.T, A))
+
+    def multiply_by_triangle(X, A):
+        X[:] = np.dot(X, np.tril(A))
 
     def cholesky(A):
         try:

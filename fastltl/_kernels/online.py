@@ -9,7 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._kernels.linalg import EPS, add_gram, inline_kernel, kernel
+from fastltl._kernels.linalg import (
+    EPS,
+    LARGEST_UNTHREADED_SIDE,
+    add_gram,
+    inline_kernel,
+    kernel,
+    multiply_by_triangle,
+)
 from fastltl._kernels.spectral import (
     compose,
     drop_rest,
@@ -144,10 +151,19 @@ def evaluate_candidates(state, X, y, facts, A, B, lo, hi):
 
 @inline_kernel
 def iterate_dual(state, k, X):
-    """X D X', n x n, of the k-th candidate: with P = XV', P diag(weights - rest) P' + rest XX'."""
+    """X D X', n x n, of the k-th candidate: with P = XV', P diag(weights - rest) P' + rest XX'.
+
+    Where D itself is kept and large, XL X' + (XL X')' with D = L + L' takes half the work.
+    """
     rank, rest = state.records[k]["rank"], state.records[k]["rest"]
-    if rank < 0:
+    if rank < 0 and X.shape[1] <= LARGEST_UNTHREADED_SIDE:
         return np.dot(np.dot(X, state.matrices[k]), X.T)
+    if rank < 0:
+        XL = X.copy()
+        multiply_by_triangle(XL, state.matrices[k])
+        XL -= 0.5 * np.diag(state.matrices[k]) * X
+        half = np.dot(XL, X.T)
+        return half + half.T
     if rank == 0:
         return rest * np.dot(X, X.T)
     P = np.dot(X, state.vectors[k, :rank].T)
@@ -349,20 +365,23 @@ def weigh(state, k, rank):
 
 
 @kernel
-def iterate(state, k):
-    """D of the k-th candidate, d x d."""
-    rank = state.records[k]["rank"]
-    if rank < 0:
-        return state.matrices[k].copy()
-    return compose(state.vectors[k, :rank], state.weights[k], state.records[k]["rest"])
+def iterates(state):
+    """D of each candidate, k x d x d."""
+    Ds = state.matrices.copy()
+    for k in range(Ds.shape[0]):
+        rank, rest = state.records[k]["rank"], state.records[k]["rest"]
+        if rank >= 0:
+            assign(Ds[k], compose(state.vectors[k, :rank], state.weights[k], rest))
+    return Ds
 
 
 @kernel
-def mean_iterate(state, k):
-    """The mean of the iterates of the k-th candidate, d x d."""
-    mean = state.totals[k] / state.records[k]["n_tasks"]
-    mirror(mean)
-    return mean
+def mean_iterates(state):
+    """The mean of the iterates of each candidate, k x d x d."""
+    means = state.totals / state.records[0]["n_tasks"]
+    for k in range(means.shape[0]):
+        mirror(means[k])
+    return means
 
 
 @kernel
