@@ -23,7 +23,7 @@ from fastltl._validation import (
     check_representation,
     check_target,
 )
-from fastltl.io.checkpoints import Savable
+from fastltl.io.checkpoints import Savable, check_saved_array
 from fastltl.tasks import TaskSet, check_iterable
 
 if TYPE_CHECKING:
@@ -179,12 +179,9 @@ class RepresentationLearner(
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        D = self.__dict__.get("_representation")
-        d = self.n_features_in_
-        if D is not None and (D.shape, D.dtype) != ((d, d), np.float64):
-            raise ValueError(f"its representation has shape {D.shape}, not {(d, d)}")
-        if D is not None:
-            check_representation(D, d)
+        if "_representation" in state:
+            check_saved_array(state["_representation"], (self.n_features_in_, self.n_features_in_))
+            check_representation(state["_representation"])
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_representation" in self.__dict__
@@ -207,6 +204,12 @@ class MultitaskModel(RepresentationLearner):
         "intercept_": np.ndarray,
         "labels_": np.ndarray,
     }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        n_tasks = len(state["labels_"])
+        check_saved_array(state["coef_"], (n_tasks, self.n_features_in_))
+        check_saved_array(state["intercept_"], (n_tasks,))
 
     def predict(self, X: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Array:
         """Predict with the weights of the task that each row belongs to.

@@ -23,7 +23,7 @@ from fastltl._validation import (
     check_target,
 )
 from fastltl.base import MultitaskModel, restore_on_failure
-from fastltl.io.checkpoints import Savable
+from fastltl.io.checkpoints import Savable, check_saved_array
 from fastltl.tasks import TaskSet
 
 
@@ -110,6 +110,11 @@ class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: igno
         with np.errstate(over="ignore", invalid="ignore"):
             prediction: Array = data @ self.coef_ + self.intercept_
         return check_computed(prediction)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        check_saved_array(state["coef_"], (self.n_features_in_,))
+        check_saved_array(np.array(state["intercept_"]), ())
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")

@@ -302,7 +302,9 @@ def test_predictions_are_those_of_each_task():
             t = "abcdef".index(groups[row])
             expected = X[row] @ model.coef_[t] + model.intercept_[t]
             assert prediction[i] == pytest.approx(expected, rel=1e-12)
-        with pytest.raises(ValueError, match="groups must name the task of each row, got None; .* 6 tasks"):
+        with pytest.raises(
+            ValueError, match=r"groups must name the task of each row, got None; .* 6 tasks"
+        ):
             model.predict(X)
         with pytest.raises(ValueError, match="got 'z'; use adapt for a new task"):
             model.predict(X[:1], ["z"])

@@ -22,9 +22,9 @@ MAX_KERNEL_PARAMETERS = 10
 
 #: Modules in layers. A module imports only from those before it, unless inside a function.
 LAYERS = [
-    ["_validation", "_columns", "_threads"],
+    ["_validation", "_columns"],
     ["_kernels.linalg", "_kernels.task", "_kernels.spectral", "_kernels.batch", "_kernels.online"],
-    ["reference", "functional"],
+    ["_threads", "reference", "functional"],
     ["_objective", "_solver"],
     ["tasks"],
     ["bounds", "_online_run"],

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import fastltl as ltl
 from fastltl import cli, train
-from fastltl.io import storage
+from fastltl.io import checkpoints
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def test_train_resumes_when_tasks_were_added(tmp_path, table, capsys):
     assert run_training(write_table(table, TASKS), checkpoint) == whole
     assert "Resuming after 70 tasks" in capsys.readouterr().out
     assert run_training(table, checkpoint) == whole  # no new tasks
-    assert storage.read_checkpoint(checkpoint).position["n_tasks_read"] == 150
+    assert checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"] == 150
 
 
 def test_train_with_one_lam_without_intercept(table, tmp_path):
@@ -114,7 +114,7 @@ def test_bad_task_keeps_the_tasks_before_it(tmp_path, capsys):
     for _ in range(2):
         assert cli.main(train_arguments(path, checkpoint)) == 2
         assert capsys.readouterr().err.splitlines()[-1] == message
-        assert storage.read_checkpoint(checkpoint).position["n_tasks_read"] == 60
+        assert checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"] == 60
     assert run_training(write_table(path, TASKS), checkpoint) == run_training(
         path, tmp_path / "whole.npz"
     )
@@ -246,7 +246,7 @@ def test_signal_stops_training_after_a_save(tmp_path, number):
     assert process.returncode == 128 + number
     assert "Stopped before the end: run the same command to resume." in err.splitlines()
     assert "Traceback" not in err
-    n_read = storage.read_checkpoint(checkpoint).position["n_tasks_read"]
+    n_read = checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"]
     assert f"Learned from {n_read - 20} tasks; validation: lam " in out
     assert 0 < n_read < 6000
 
@@ -389,7 +389,7 @@ def test_train_and_adapt_with_a_folder(tmp_path, capsys):
     (folder / "031.npz").write_bytes(b"")
     assert cli.main([*command, str(tmp_path / "other.npz")]) == 2
     assert "031.npz cannot be read as .npz" in capsys.readouterr().err
-    assert storage.read_checkpoint(tmp_path / "other.npz").position["n_tasks_read"] == 29
+    assert checkpoints.read_checkpoint(tmp_path / "other.npz").position["n_tasks_read"] == 29
 
 
 @pytest.mark.parametrize("kind", ["decimal", "binary", "timestamp[ns]", "time64[ns]", "int64"])

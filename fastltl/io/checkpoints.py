@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 import fastltl
 from fastltl._columns import as_objects
@@ -150,6 +151,13 @@ class Savable:
             if not isinstance(value, kept[name]):
                 raise TypeError(f"{name} is a {type(value).__name__}")
         self.__dict__.update(state)
+
+
+def check_saved_array(array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Check an array of a checkpoint: its shape, its type, and that it is finite."""
+    is_float = array.dtype == np.float64
+    if not is_float or array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"an array has shape {array.shape} and type {array.dtype}, not {shape}")
 
 
 def write_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
