@@ -21,7 +21,7 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 from fastltl._kernels.linalg import LARGEST_UNTHREADED_SIDE
 
 #: Floating-point operations that take about as long as handing work to another thread.
-SMALLEST_SHARED_WORK = 1e7
+SMALLEST_SHARED_WORK = 5e6
 
 Result = TypeVar("Result")
 

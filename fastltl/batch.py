@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from fastltl._objective import Objective, TaskCollection
-from fastltl._solver import Iteration, Progress, Solution, minimise
+from fastltl._solver import Iteration, Progress, minimise
 from fastltl._threads import one_blas_thread
 from fastltl._validation import (
     Array,
@@ -121,22 +121,17 @@ class BatchLearner(RepresentationLearner):
         self, tasks: TaskCollection, objective: Objective, start: Array | None, progress: Progress
     ) -> None:
         """Minimise the objective from a start, and keep the solution."""
-        solution = minimise(objective, start, SAFETY * self.tol, progress)
-        self._has_converged = solution.gap <= self.tol * solution.objective
-        self._keep(solution, objective.target_unit)
-        self._fit_tasks(tasks, objective)
-
-    def _keep(self, solution: Solution, unit: float) -> None:
-        """Keep a solution that was found with targets in this unit."""
+        D, value, gap, history = minimise(objective, start, SAFETY * self.tol, progress)
+        self._has_converged = gap <= self.tol * value
         self.__dict__.pop("_interrupted_at", None)
-        self._representation = solution.D
-        self.objective_ = check_computed(solution.objective * unit * unit)
-        self.gap_ = solution.gap * unit * unit
-        self.n_iter_ = len(solution.history)
+        unit, self._representation = objective.target_unit, D
+        self.objective_, self.gap_ = check_computed(value * unit * unit), gap * unit * unit
+        self.n_iter_ = len(history)
         self.history_ = [
-            Iteration(objective * unit * unit, gap * unit * unit, seconds)
-            for objective, gap, seconds in solution.history
+            Iteration(value * unit * unit, gap * unit * unit, seconds)
+            for value, gap, seconds in history
         ]
+        self._fit_tasks(tasks, objective)
 
     def _fit_tasks(self, tasks: TaskCollection, objective: Objective) -> None:
         """Fit the tasks themselves, where that is more than D."""

@@ -104,20 +104,10 @@ def adaptive_regret(
 ) -> float:
     """Bound the regret of adaptive steps by the gradients G_1, ..., G_T, for convex losses.
 
-    Euclidean: (1/c + c) sqrt(sum ||G_t||_F^2) / (lam T). Entropic: see `entropic_regret`.
-
-    Parameters
-    ----------
-    lam : float
-    squared_norms_sum : float
-        Sum of the squared norms of the gradients: Frobenius (euclidean) or operator (entropic).
-    T, d : int
-        Number of tasks and of features.
-    geometry : {"euclidean", "entropic"}
-    step_scale : float, optional
-        c, by default 1 (euclidean) or 2 (entropic).
-    largest_norm : float, optional
-        max ||G_t||, by default the square root of `squared_norms_sum`. Entropic only.
+    "euclidean": (1/c + c) sqrt(sum ||G_t||_F^2) / (lam T). "entropic": see `entropic_regret`.
+    `squared_norms_sum` is the sum of the squared norms, Frobenius or operator by geometry;
+    `step_scale` is c, by default 1 (euclidean) or 2 (entropic); `largest_norm` is max ||G_t||, by
+    default the square root of the sum.
 
     Examples
     --------

@@ -191,5 +191,5 @@ def test_deeply_nested_header(tmp_path):
     with path.open("w+b") as file:
         checkpoints._write_archive(file, text.encode(), {})
         checkpoints._seal(file)
-    with pytest.raises(ValueError, match="no checkpoint that can be read"):
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
         ltl.load(path)

@@ -286,8 +286,8 @@ def test_full_disk_keeps_the_old_checkpoint(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        f"fastltl train: {checkpoint}: File too large: nothing was saved, and what was saved there "
-        "before is as it was; make room or save elsewhere"
+        f"fastltl train: {checkpoint}: File too large: nothing was saved, and an earlier file is "
+        "unchanged; free some space or save elsewhere"
     )
     assert checkpoint.read_bytes() == before
     assert list(tmp_path.glob(".*")) == []

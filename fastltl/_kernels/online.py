@@ -149,7 +149,7 @@ def evaluate_candidates(state, X, y, facts, A, B, lo, hi):
     return True
 
 
-@inline_kernel
+@kernel
 def iterate_dual(state, k, X):
     """X D X', n x n, of the k-th candidate: with P = XV', P diag(weights - rest) P' + rest XX'.
 

@@ -161,11 +161,12 @@ def extend_basis(vectors, rank, a, coordinates):
     basis, rest = vectors[:rank], a.copy()
     for _ in range(2):
         along = np.dot(basis, rest)
-        coordinates[:rank] += along
+        for i in range(rank):
+            coordinates[i] += along[i]
         if rank == a.size:
             return rank
         if rank > 0:
-            rest -= np.dot(along, basis)
+            rest = rest - np.dot(along, basis)
     distance = np.linalg.norm(rest)
     if distance <= a.size * EPS * np.linalg.norm(a):
         return rank

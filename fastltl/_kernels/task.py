@@ -72,14 +72,14 @@ def compress(X, y):
     """X = QR, z = Q'y: replace a task of n > d samples by one of d with the same a and b.
 
     Returns R, z and the residual |y - Qz|^2, which no weights can reduce. This is cheaper, and
-    keeps the digits that the n x n form of M loses. Other tasks are returned as they are; a task
-    with entries that are not finite becomes NaN.
+    keeps the digits that the n x n form of M loses. Other tasks are returned as they are; inputs
+    that are not finite become NaN.
     """
     n, d = X.shape
     if n <= d:
         return X, y, 0.0
-    if not (all_finite(X) and all_finite(y)):
-        return np.full((d, d), np.nan), np.full(d, np.nan), np.nan
+    if not all_finite(X):
+        return X[:d] * np.nan, y[:d] * np.nan, np.nan
     Q, R = np.linalg.qr(X)
     Q, R = np.ascontiguousarray(Q), np.ascontiguousarray(R)
     z = np.dot(y, Q)
