@@ -54,7 +54,7 @@ class Objective(Protocol):
 
 
 class TaskSource(ABC):
-    """Tasks that know their features: a `TaskSet`, a stream, or shards on a cluster."""
+    """A source of tasks with the same features: a `TaskSet`, a stream, or shards on a cluster."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ class TaskSource(ABC):
 
 
 class TaskCollection(TaskSource):
-    """Tasks that are all there, and have a mean objective."""
+    """Tasks that are all in memory or on a cluster, with a mean objective."""
 
     __slots__ = ()
 
@@ -266,6 +266,6 @@ class MeanObjective:
     def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
         """Ridge weights D a of each task, by rows, and intercepts, in the units of y."""
         self.evaluate_at(D)
-        weights = self._A @ D * self.target_unit
+        weights = check_computed(self._A @ D * self.target_unit)
         along_means = np.sum(weights * self.tasks.x_means, axis=1)
-        return weights, self.tasks.y_means * self.target_unit - along_means
+        return weights, check_computed(self.tasks.y_means * self.target_unit - along_means)

@@ -134,6 +134,7 @@ class OnlineRun:
         self.n_candidates, self.n_features = state.values.shape
         self.is_entropic = bool(state.records[0]["entropic"])
         self.settings = settings  #: values of the parameters that cannot change on the way
+        self.scores: tuple[Any, Array] | None = None  #: of candidates, and when they were computed
         self.is_merged = False  #: whether parts of the tasks were learned side by side
         self.lock = threading.RLock()
 

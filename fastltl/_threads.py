@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -19,6 +20,9 @@ import scipy.linalg  # noqa: F401  (loads the BLAS that compiled kernels call, s
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from fastltl._kernels.linalg import LARGEST_UNTHREADED_SIDE
+
+#: Ranges of items for each thread: several, so that a slow thread does not hold up the others.
+RANGES_PER_THREAD = 4
 
 #: Floating-point operations that take about as long as handing work to another thread.
 SMALLEST_SHARED_WORK = 5e6
@@ -66,7 +70,7 @@ one_blas_thread = _OneBlasThread()
 
 
 def call_kernel(kernel: Callable[..., Result], side: int, *arguments: Any) -> Result:
-    """Return kernel(*arguments), with one BLAS thread if matrices have this side or more rows.
+    """Call a kernel, with one BLAS thread if its longest side is large enough for several.
 
     Setting the limit takes longer than a small task, for which BLAS uses one thread anyway.
     """
@@ -95,26 +99,51 @@ if hasattr(os, "register_at_fork"):
 def run_in_threads(
     kernel: Callable[..., Result], n_items: int, n_threads: int, work: float, *arguments: Any
 ) -> list[Result]:
-    """Return [kernel(*arguments, lo, hi)] for ranges lo to hi of n_items items, one per thread.
+    """Return [kernel(*arguments, lo, hi)] for ranges lo to hi that cover n_items items.
 
     The kernel releases the GIL and treats each item by itself, so that the number of threads does
-    not change the bits; it must not call this function itself. `work` is a rough number of
-    floating-point operations for all items. The calling thread takes the first range, and those
-    that no thread could be had for.
+    not change the bits. `work` is a rough number of floating-point operations for all items. The
+    calling thread works too, and waits for no range that another thread has not begun.
     """
-    n_ranges = min(n_items, n_threads) if work > SMALLEST_SHARED_WORK else 1
-    edges = [n_items * i // n_ranges for i in range(n_ranges + 1)] if n_ranges > 1 else [0, n_items]
-    ranges, futures = list(pairwise(edges)), list[Future[Result]]()
+    n_ranges = min(n_items, RANGES_PER_THREAD * n_threads) if n_threads > 1 else 1
+    if n_ranges < 2 or work < SMALLEST_SHARED_WORK:
+        with one_blas_thread:
+            return [kernel(*arguments, 0, n_items)]
+    edges = [n_items * i // n_ranges for i in range(n_ranges + 1)]
+    waiting, results = deque(pairwise(edges)), dict[int, Result]()
+
+    def take() -> tuple[int, int] | None:
+        try:
+            return waiting.popleft()
+        except IndexError:
+            return None
+
+    def compute(future: Future[None]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            while (taken := take()) is not None:
+                results[taken[0]] = kernel(*arguments, *taken)
+            future.set_result(None)
+        except BaseException as error:
+            waiting.clear()
+            future.set_exception(error)
+
+    own, *others = [Future[None]() for _ in range(min(n_threads, n_ranges))]
     with one_blas_thread:
         try:
             with suppress(RuntimeError):  # no more threads, or the interpreter shuts down
-                for lo, hi in ranges[1:]:
-                    futures.append(_pool(n_threads - 1).submit(kernel, *arguments, lo, hi))
-            here = [ranges[0], *ranges[1 + len(futures) :]]
-            results = [kernel(*arguments, lo, hi) for lo, hi in here]
+                for future in others:
+                    _pool(n_threads - 1).submit(compute, future)
+            compute(own)
         finally:
-            wait(futures)  # no thread may go on writing after this call
-        return [results[0], *(future.result() for future in futures), *results[1:]]
+            waiting.clear()
+            with delayed_interrupt():  # no thread may go on writing after this call
+                begun = [future for future in others if not future.cancel()]
+                wait(begun)
+    for future in (own, *begun):
+        future.result()
+    return [results[lo] for lo in edges[:-1]]
 
 
 @contextmanager

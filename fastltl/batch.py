@@ -29,7 +29,7 @@ SAFETY = 0.9
 
 
 class BatchLearner(RepresentationLearner):
-    """Minimise a mean objective over tasks that are all there at once."""
+    """Minimise the mean objective of a fixed set of tasks."""
 
     #: Whether the objective is the regularized one, else the training error.
     _regularized: ClassVar[bool]
@@ -192,7 +192,7 @@ class BatchLTL(BatchLearner):
     objective_ : float
         Mean of L over the tasks, at `D_`.
     gap_ : float
-        For a convex objective, at least what `objective_` exceeds the optimum by.
+        Upper bound on `objective_` minus the optimum, if the objective is convex.
     n_iter_ : int
     history_ : list of (objective, gap, seconds)
         After each iteration, as named tuples; seconds since the start. Empty if the start was

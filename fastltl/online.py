@@ -42,7 +42,7 @@ _first_task = threading.RLock()
 
 
 class OnlineLearner(RepresentationLearner):
-    """Learn from tasks one by one: `fit` is a loop of `partial_fit`, which takes a task whole."""
+    """Learn from tasks one by one: `fit` resets, then calls `partial_fit` for each task."""
 
     #: Parameters that cannot change between tasks.
     _SETTINGS: ClassVar[tuple[str, ...]]
@@ -116,8 +116,9 @@ class OnlineLearner(RepresentationLearner):
 
     def _step(self, run: OnlineRun, X: Array, y: Array) -> None:
         """Take one step of a run, or raise an error that names what is wrong with the task."""
+        data, target = centre(X, y)[:2] if self.fit_intercept else (X, y)
         with run.lock:
-            if not self._learn(run, X, y):
+            if not self._learn(run, data, target):
                 raise _refusal(X, y)
 
     def _continue_run(self, run: OnlineRun, X: Any) -> None:
@@ -160,8 +161,6 @@ class OnlineLearner(RepresentationLearner):
 
     def _learn(self, run: OnlineRun, X: Array, y: Array) -> bool:
         """Take one step with the task; False if it is refused."""
-        if self.fit_intercept:
-            X, y, _, _ = centre(X, y)
         kernel = kernels.learn_entropic if run.is_entropic else kernels.learn_euclidean
         return bool(call_kernel(kernel, max(X.shape), run.state, X, y))
 
@@ -237,9 +236,9 @@ class OnlineLearner(RepresentationLearner):
     def _restore(self, state: dict[str, Any]) -> None:
         state = dict(state)
         saved = state.pop("run")
-        super()._restore(state)
-        run = self._new_run(self.n_features_in_)
+        run = self._new_run(state["n_features_in_"])
         run.restore(saved)
+        super()._restore(state)
         self._run = run
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -343,9 +342,9 @@ class OnlineLTL(OnlineLearner):
     cumulative_loss_ : float
         Sum of L_t(D^(t)).
     regret_bound_ : float
-        Bound on what the mean of L_t(D^(t)) exceeds that of the best fixed D by, computed from
-        the gradients seen. It holds where the L_t are convex, which the paper claims but which is
-        not so everywhere: see docs/reproduction.md.
+        Upper bound on the mean of L_t(D^(t)) minus that of the best fixed D, computed from the
+        gradients seen. It holds where the L_t are convex. The paper claims that they always are,
+        but they are not: see docs/reproduction.md.
     n_features_in_ : int
 
     Examples
@@ -405,7 +404,7 @@ class OnlineLTL(OnlineLearner):
 
     @property
     def regret_bound_(self) -> float:
-        """Bound on what cumulative_loss_ / T exceeds the loss of the best fixed D by."""
+        """Upper bound on cumulative_loss_ / T minus the mean loss of the best fixed D."""
         run = self._fitted_run()
         if run.is_merged:
             raise AttributeError(
@@ -425,5 +424,5 @@ class OnlineLTL(OnlineLearner):
             record["largest"],
             record["n_tasks"],
             run.n_features,
-            2.0 if self.step_scale is None else self.step_scale,
+            2.0 if run.settings[3] is None else run.settings[3],
         )

@@ -1,4 +1,4 @@
-"""OnlineLTLPath: learn from tasks with many values of lam at once, and know the best."""
+"""OnlineLTLPath: learn from tasks with many values of lam at once, and choose by validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tqdm import tqdm
 
 from fastltl._kernels import online as kernels
 from fastltl._kernels.online import OnlineState
-from fastltl._kernels.task import centre
 from fastltl._online_run import OnlineRun
 from fastltl._threads import delayed_interrupt, run_in_threads
 from fastltl._validation import (
@@ -101,8 +100,6 @@ class OnlineLTLPath(OnlineLearner):
         "_candidates",
         "_held_out",
         "_has_warned",
-        "_scores",
-        "_scored_at",
     )
 
     _KEPT: ClassVar[dict[str, type]] = {"_has_warned": bool}
@@ -111,8 +108,6 @@ class OnlineLTLPath(OnlineLearner):
     _candidates: Array
     _held_out: HeldOut | None
     _has_warned: bool
-    _scores: Array
-    _scored_at: tuple[int, str]
 
     def __init__(
         self,
@@ -232,8 +227,6 @@ class OnlineLTLPath(OnlineLearner):
 
     def _learn(self, run: OnlineRun, X: Array, y: Array) -> bool:
         self._check_changeable()
-        if self.fit_intercept:
-            X, y, _, _ = centre(X, y)
         n, d, k = len(X), run.n_features, run.n_candidates
         step = kernels.step_entropic if run.is_entropic else kernels.step_euclidean
         n_threads = check_threads(self.n_threads)
@@ -262,7 +255,7 @@ class OnlineLTLPath(OnlineLearner):
         with tqdm(tasks, unit="task") as bar:
             for task in bar:
                 yield task
-                if self._is_scored():
+                if self.score_every is not None and self._run.scores is not None:
                     bar.set_postfix(self.progress_summary(), refresh=False)
 
     def progress_summary(self) -> dict[str, str]:
@@ -274,25 +267,21 @@ class OnlineLTLPath(OnlineLearner):
         # Format 1 has "duals" where scores were kept up to date from task to task.
         super()._restore({name: value for name, value in state.items() if name != "duals"})
 
-    def _is_scored(self) -> bool:
-        """Return whether the scores are those after the latest task."""
-        return self.__dict__.get("_scored_at") == (self.n_tasks_seen_, self.averaging)
-
     def _score(self) -> Array:
         """Return the mean score of each candidate after the latest task, computed once."""
-        self._fitted_run()
-        held_out = self._held_out
+        run, held_out = self._fitted_run(), self._held_out
         if held_out is None:
             raise ValueError(
                 "validation must be a pair (train, test) of TaskSets from the first task on for "
                 "candidates to be scored and the best chosen, got None then."
             )
-        with self._run.lock:
-            if not self._is_scored():
+        averaging = check_choice(self.averaging, "averaging", AVERAGINGS)
+        with run.lock:
+            now = run.n_tasks, averaging
+            if run.scores is None or run.scores[0] != now:
                 held_out.n_threads = check_threads(self.n_threads)
-                self._scores = held_out.score(self._representations()).mean(axis=1)
-                self._scored_at = self.n_tasks_seen_, self.averaging
-            return self._scores
+                run.scores = now, held_out.score(run.representations(averaging)).mean(axis=1)
+            return run.scores[1]
 
     def _best(self) -> int:
         """Return the index of the best candidate."""

@@ -1,4 +1,4 @@
-"""Many tasks at once.
+"""Reduce, evaluate and score many tasks at once.
 
 Task t has the rows starts[t] to starts[t + 1] of R and z, as `ReducedTasks` describes them. Tasks
 lo to hi are a thread's share; what is computed for a task does not depend on the others.

@@ -1,11 +1,11 @@
-"""Compile kernels, and call the routines of LAPACK that Numba's NumPy lacks.
+"""Compile kernels, and call the routines of BLAS and LAPACK that Numba's NumPy lacks.
 
 Kernels multiply with `np.dot` and decompose with `np.linalg`, which Numba compiles to calls of
-SciPy's BLAS and LAPACK. Missing there are a Cholesky decomposition that reports failure without
-an exception, a few eigenvectors, the secular equation, A'A added in place, and X L.
-Compiled code calls these routines at their addresses, which are registered with LLVM by name so
-that machine code from the cache on disk finds them in any process. With the JIT off, NumPy
-stands in.
+SciPy's BLAS and LAPACK. It lacks five operations: a Cholesky decomposition that reports failure by
+its return value, a few eigenvectors of a matrix, roots of the secular equation, A'A added in
+place, and X L with a triangle L. Compiled code calls these routines by address. The addresses are
+registered with LLVM by name, so machine code from the cache on disk finds them in any process.
+With the JIT off, NumPy computes the same.
 
 Fortran reads a row-major matrix as its transpose, so its upper triangle is our lower one.
 """
@@ -169,7 +169,7 @@ if HAS_JIT:
 
     @kernel
     def tridiagonal_eigenvalues(A, T):
-        """Eigenvalues, ascending, of what `tridiagonal_form` was given; NaN if it fails."""
+        """Eigenvalues, ascending, of the matrix passed to `tridiagonal_form`; NaN on failure."""
         values, beside, info = T[0].copy(), T[1].copy(), np.zeros(1, np.int32)
         _dsterf(_int(values.size), values.ctypes, beside.ctypes, info.ctypes)
         if info[0] != 0:
@@ -178,10 +178,10 @@ if HAS_JIT:
 
     @kernel
     def tridiagonal_eigenvectors(A, T, values, lo, hi):
-        """Eigenvectors lo to hi, as rows, of what `tridiagonal_form` was given.
+        """Eigenvectors lo to hi, as rows, of the matrix passed to `tridiagonal_form`.
 
-        They are found by inverse iteration, whose results are NaN if it fails. It is not asked
-        for them if T splits into blocks, since an eigenvalue does not say which one it is of.
+        Inverse iteration finds them; they are NaN on failure. It is not tried if T splits into
+        blocks, because LAPACK needs the block of each eigenvalue.
         """
         n, k = values.size, hi - lo
         vectors, info = np.empty((k, n)), np.zeros(1, np.int32)

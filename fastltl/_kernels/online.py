@@ -105,7 +105,10 @@ def learn_euclidean(state, X, y):
 
 @kernel
 def learn_entropic(state, X, y):
-    """Take one step of the regularised leader with every candidate, else `learn_euclidean`."""
+    """Take one step of the regularised leader with every candidate; False if refused.
+
+    Modified in place: `state`, unless the task is refused.
+    """
     k, d = state.values.shape
     facts, A, B = np.empty((k, 3)), np.empty((k, d)), np.empty((k, d))
     if not evaluate_candidates(state, X, y, facts, A, B, 0, k):
@@ -116,9 +119,9 @@ def learn_entropic(state, X, y):
 
 @inline_kernel
 def evaluate_candidates(state, X, y, facts, A, B, lo, hi):
-    """Loss L(D) of a task, a.b and |a||b|, and the factors a, b, for the iterates lo to hi.
+    """Evaluate a task at the iterates lo to hi: L(D), a.b and |a||b|, and the factors a, b.
 
-    Returns False if a number is not finite, or becomes so in the step to follow, or if adaptive
+    Returns False if a number is not finite, or would overflow in the next step, or if adaptive
     steps would lose the task to underflow. Modified in place: rows of `facts`, A and B.
     """
     n = y.size

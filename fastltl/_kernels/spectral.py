@@ -68,11 +68,11 @@ def compose(vectors, values, rest):
 def project(Q, radius):
     """The nearest D to Q, d x d, in Frobenius norm with D PSD and tr D <= radius.
 
-    If Q less the shift that the trace asks for is PSD, as a Cholesky decomposition shows in a
-    small part of the time, that is the answer, unless the radius is so far below the trace that
-    digits are lost. Otherwise the eigenvalues v_i determine the shift, and only the eigenvectors
-    of those above it, or of those below if they are fewer, are computed: D is the sum of
-    (v_i - shift) v_i v_i' over the former, or Q - shift I less the same sum over the latter.
+    First subtract the shift that the trace bound asks for. If a Cholesky decomposition shows that
+    the result is PSD, it is the projection; this is skipped where the radius is so far below the
+    trace that digits would be lost. Otherwise the eigenvalues v_i give the shift. Only the
+    eigenvectors above the shift, or those below it if they are fewer, are computed: D is the sum
+    of (v_i - shift) v_i v_i' over the former, or Q - shift I less that sum over the latter.
     """
     d, trace = Q.shape[0], np.trace(Q)
     if trace <= 10.0 * radius:
@@ -263,7 +263,7 @@ def rank_one_update(values, vectors, z, rho):
 
 @kernel
 def deflate(poles, vectors, z, rho):
-    """Indices, in ascending order of their poles, of what a rank-one update changes.
+    """Return the indices that a rank-one update changes, in ascending order of their poles.
 
     Where z_i is zero to rounding nothing changes. Where two poles are equal to rounding, their
     eigenvectors are rotated until one of the two z is zero. Modified in place: `poles`, z and the

@@ -114,7 +114,7 @@ def truncate(X, y, residual):
 
 @kernel
 def has_small_pivot(A, threshold):
-    """A = L L': replace A by L; whether a pivot is below `threshold` times A's largest entry.
+    """Replace A = L L' by L; return whether a pivot is below `threshold` times the largest entry.
 
     L is NaN, and the answer yes, if A is singular to rounding or not finite. In place: A.
     """
@@ -131,7 +131,7 @@ def has_small_pivot(A, threshold):
 
 @kernel
 def factorise_dual(M, n):
-    """M + n I = L L': replace M = X D X' by L; whether it is ill-conditioned. In place: M."""
+    """Replace M = X D X' by L with M + n I = L L'; return whether that is ill-conditioned."""
     for i in range(M.shape[0]):
         M[i, i] += n
     return has_small_pivot(M, SMALLEST_PIVOT_OF_DUAL)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fastltl._kernels.online import restart
+from fastltl._kernels.online import OnlineState, restart
 from fastltl._online_run import OnlineRun
 from fastltl._threads import call_kernel
-from fastltl._validation import check_count
+from fastltl._validation import check_computed, check_count
 from fastltl.distributed.shards import Shard, ShardedTaskSet, load_shard
 from fastltl.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
@@ -50,7 +50,8 @@ def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
     """
     _check_fit(path, OnlineLTLPath, tasks)
     cluster, lams = tasks.cluster, path._lams()
-    OnlineLTLPath(**path.get_params(deep=False))._new_run(tasks.n_features)  # checks the parameters
+    fresh = OnlineLTLPath(**path.get_params(deep=False))
+    run = fresh._new_run(tasks.n_features)  # checks the parameters
     n_parts = min(len(lams), max(1, len(cluster.client.nthreads())))
     changes = {"validation": None, "score_every": None, "progress": False, "n_threads": 1}
     parts = [
@@ -58,19 +59,9 @@ def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
         for part in np.array_split(lams, n_parts)
     ]
     futures = [cluster.submit(_learn_all_shards, part, tasks.shards) for part in parts]
-    runs = cluster.results(futures)
-    arrays = {
-        name: np.concatenate([run[name] for run in runs])
-        for name in runs[0]
-        if isinstance(runs[0][name], np.ndarray)
-    }
-    records = {
-        name: [value for run in runs for value in run["records"][name]]
-        for name in runs[0]["records"]
-    }
-    fresh = OnlineLTLPath(**path.get_params(deep=False))
-    run = {**arrays, "records": records, "is_merged": False}
-    fresh._restore({"run": run} | _features(tasks))
+    states = [end.state for end in cluster.results(futures)]
+    run.state = OnlineState(*(np.concatenate(arrays) for arrays in zip(*states, strict=True)))
+    fresh._continue_run(run, tasks)
     path._replace_state(fresh)
     return path
 
@@ -122,16 +113,16 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
             if first < size
         ]
         merge_runs(run, cluster.results(futures))
-    fresh._restore({"run": run.checkpoint()} | _features(tasks))
+    fresh._continue_run(run, tasks)
     learner._replace_state(fresh)
     return learner
 
 
 def merge_runs(run: OnlineRun, ends: Sequence[OnlineRun]) -> None:
-    """Continue a run from where copies of it have come, each with tasks of its own.
+    """Merge runs that started as copies of `run` and learned from different tasks.
 
     Tasks, losses, squared norms and sums of iterates add up. The next iterate is the mean of
-    theirs or, entropic, the one for the gradients of all of them.
+    theirs or, entropic, the one for the gradients of all of them. Modified in place: `run`.
     """
     records, later = run.state.records, [end.state.records for end in ends]
     start = records.copy()
@@ -153,6 +144,7 @@ def merge_runs(run: OnlineRun, ends: Sequence[OnlineRun]) -> None:
         matrices += sum(end.state.matrices - matrices for end in ends)
     else:
         matrices[:] = np.mean([end.representations("last") for end in ends], axis=0)
+    check_computed(matrices)
     call_kernel(restart, run.n_features, run.state)
     run.is_merged = True
 
@@ -164,19 +156,11 @@ def _check_fit(learner: Any, wanted: type, tasks: Any) -> None:
             raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}.")
 
 
-def _features(tasks: ShardedTaskSet) -> dict[str, Any]:
-    """Return the attributes that describe the features of the tasks."""
-    kept: dict[str, Any] = {"n_features_in_": tasks.n_features, "_warns_of_arrays": False}
-    if tasks.feature_names is not None:
-        kept["feature_names_in_"] = np.array(tasks.feature_names, dtype=object)
-    return kept
-
-
-def _learn_all_shards(learner: OnlineLTLPath, shards: list[Shard]) -> dict[str, Any]:
+def _learn_all_shards(learner: OnlineLTLPath, shards: list[Shard]) -> OnlineRun:
     """Return the run of a learner over the tasks of all shards, one shard after another."""
     for i, shard in enumerate(shards):
         _learn_tasks(learner, i, load_shard(i, shard))
-    return learner._fitted_run().checkpoint()
+    return learner._fitted_run()
 
 
 def _learn_some_tasks(
