@@ -21,9 +21,6 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from fastltl._kernels.linalg import LARGEST_UNTHREADED_SIDE
 
-#: Ranges of items for each thread: several, so that a slow thread does not hold up the others.
-RANGES_PER_THREAD = 4
-
 #: Floating-point operations that take about as long as handing work to another thread.
 SMALLEST_SHARED_WORK = 5e6
 
@@ -105,7 +102,7 @@ def run_in_threads(
     not change the bits. `work` is a rough number of floating-point operations for all items. The
     calling thread works too, and waits for no range that another thread has not begun.
     """
-    n_ranges = min(n_items, RANGES_PER_THREAD * n_threads) if n_threads > 1 else 1
+    n_ranges = min(n_items, n_threads)
     if n_ranges < 2 or work < SMALLEST_SHARED_WORK:
         with one_blas_thread:
             return [kernel(*arguments, 0, n_items)]
@@ -129,7 +126,7 @@ def run_in_threads(
             waiting.clear()
             future.set_exception(error)
 
-    own, *others = [Future[None]() for _ in range(min(n_threads, n_ranges))]
+    own, *others = [Future[None]() for _ in range(n_ranges)]
     with one_blas_thread:
         try:
             with suppress(RuntimeError):  # no more threads, or the interpreter shuts down

@@ -82,10 +82,6 @@ class RepresentationLearner(
         y : array-like of shape (n,), optional
         groups : array-like of shape (n,), optional
             Task of each row, which need not be adjacent. By default all rows are one task.
-
-        Returns
-        -------
-        self
         """
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike) -> RepresentationRidge:

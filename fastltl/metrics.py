@@ -150,7 +150,7 @@ def evaluate(
 def relative_improvement(
     scores: npt.ArrayLike, baseline: npt.ArrayLike, metric: str = "mse"
 ) -> float:
-    """Compute by how many percent the mean of scores is better than that of a baseline.
+    """Compute by how many percent the mean of scores is better (+) or worse (-) than a baseline's.
 
     100 (mean(baseline) - mean(scores)) / |mean(baseline)| for an error, and its negative for a
     metric that is better when larger.
@@ -161,11 +161,6 @@ def relative_improvement(
         What `evaluate` returns for two representations on the same tasks.
     metric : {"mse", "explained_variance", "r2"}
         What the scores are.
-
-    Returns
-    -------
-    float
-        Positive if the scores are better than the baseline.
 
     Examples
     --------

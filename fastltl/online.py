@@ -96,10 +96,6 @@ class OnlineLearner(RepresentationLearner):
         ----------
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
-
-        Returns
-        -------
-        self
         """
         data, target = self._check_task(X, y)
         run = self.__dict__.get("_run")

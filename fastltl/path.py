@@ -85,22 +85,8 @@ class OnlineLTLPath(OnlineLearner):
     ((30,), '2.6e-03')
     """
 
-    _SETTINGS = (
-        "lams",
-        "validation",
-        "metric",
-        "geometry",
-        "step",
-        "step_scale",
-        "fit_intercept",
-    )
-    _RUN_STATE = (
-        *OnlineLearner._RUN_STATE,
-        "_grid",
-        "_candidates",
-        "_held_out",
-        "_has_warned",
-    )
+    _SETTINGS = ("lams", "validation", "metric", "geometry", "step", "step_scale", "fit_intercept")
+    _RUN_STATE = (*OnlineLearner._RUN_STATE, "_grid", "_candidates", "_held_out", "_has_warned")
 
     _KEPT: ClassVar[dict[str, type]] = {"_has_warned": bool}
 

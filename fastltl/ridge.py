@@ -179,16 +179,8 @@ class ITL(MultitaskModel):
     ) -> tuple[Array, Array]:
         """Weights and intercepts for many values of lam, from one decomposition of each task.
 
-        Parameters
-        ----------
-        X : TaskSet, iterable of (X, y), or array-like of shape (n, d)
-            As in `fit`, and so are y and groups.
-        lams : array-like of shape (n_lams,)
-
-        Returns
-        -------
-        weights : ndarray of shape (n_lams, n_tasks, d)
-        intercepts : ndarray of shape (n_lams, n_tasks)
+        X, y and groups are as in `fit`. Returns weights of shape (n_lams, n_tasks, d) and
+        intercepts of shape (n_lams, n_tasks).
 
         Examples
         --------

@@ -111,8 +111,6 @@ def select_lam(
     Returns
     -------
     Selection
-        With the attributes `learner` (fitted with the best lam), `lams`, `scores`, `best_lam`,
-        and `task_scores`, of which `scores` are the means.
 
     Examples
     --------

@@ -201,7 +201,7 @@ def multitask_entries(make):
             lambda learner, X, y: learner.predict(X, groups_like(y)),
             lambda: make().fit(TASKS),
             takes_y=False,
-        ),
+        )
     }
 
 

@@ -73,12 +73,7 @@ def curves(gains, **setting):
 
 @pytest.mark.parametrize(
     ("batch", "default", "paper", "holds"),
-    [
-        (10, 9, 8.5, "yes"),
-        (10, 9, 1, "partly"),
-        (10, 2, 1, "no"),
-        (-5, 1, 1, "does not apply"),
-    ],
+    [(10, 9, 8.5, "yes"), (10, 9, 1, "partly"), (10, 2, 1, "no"), (-5, 1, 1, "does not apply")],
 )
 def test_online_closes_the_gap_only_if_batch_has_a_gain(batch, default, paper, holds):
     gains = {ALONE: 0, MULTITASK: 12, BATCH: batch, DEFAULT: default, PAPER: paper}

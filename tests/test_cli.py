@@ -34,10 +34,7 @@ def test_version(capsys):
         (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
         (["demo", "--jobs", "0"], "--jobs: must be a whole number from 1 up, got '0'"),
         (["compare", "x.csv", "--task", "t"], "the following arguments are required: --target"),
-        (
-            ["reproduce", "figure"],
-            "schools|all: invalid choice: 'figure'",
-        ),
+        (["reproduce", "figure"], "schools|all: invalid choice: 'figure'"),
         (["reproduce", "grid", "--trials", "-3"], "--trials: "),
     ],
 )
@@ -104,11 +101,7 @@ def test_compare_prints_a_summary_and_writes_the_report(table, capsys):
         (None, ["--task", "store"], "task must name a column"),
         (None, ["--target", "kind"], "target must name a column of numbers, got 'kind'"),
         (None, ["--features", "height"], "features must name a column"),
-        (
-            None,
-            ["--drop", "size", "--drop", "kind"],
-            "besides task and target, got none",
-        ),
+        (None, ["--drop", "size", "--drop", "kind"], "besides task and target, got none"),
         ("PK\3\4", [], "must be CSV or Parquet, got an Excel workbook or zip file"),
         ("", [], "is empty"),
         ("shop,size,sales\n1,2,3\n1,3,4\n1,4,5\n1,5,6\n", [], "at least 4 tasks with 4 samples"),

@@ -105,10 +105,7 @@ def test_named_cases(values, radius, expected, rotated, scale):
         assert np.trace(D) == pytest.approx(scale * radius, rel=1e-15)
 
 
-@given(
-    st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20),
-    st.floats(1e-3, 1e4),
-)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20), st.floats(1e-3, 1e4))
 def test_soft_threshold_is_the_least_shift_that_fits(values, radius):
     values = np.array(values)
     kept = spectral.soft_threshold(values, radius)

@@ -67,11 +67,7 @@ def test_a_learner_is_not_accepted_as_D(function):
 @pytest.mark.parametrize(
     ("Q", "radius", "message"),
     [
-        (
-            [[0.0, 1.0], [2.0, 0.0]],
-            1.0,
-            "Q must be symmetric, got an asymmetry of 1",
-        ),
+        ([[0.0, 1.0], [2.0, 0.0]], 1.0, "Q must be symmetric, got an asymmetry of 1"),
         (np.ones((2, 3)), 1.0, "Q must be a square matrix"),
         ([[np.nan]], 1.0, "Q must hold finite numbers only"),
         (np.eye(2), 0.0, "radius must be a positive finite number, got 0.0"),

@@ -139,11 +139,7 @@ def test_scores_cost_nothing_until_they_are_read(monkeypatch):
     validation, tasks = validation_tasks(), ragged_tasks(0, 9, 6, (4, 15))
     scored = []
     score = HeldOut.score
-    monkeypatch.setattr(
-        HeldOut,
-        "score",
-        lambda self, D: scored.append(len(D)) or score(self, D),
-    )
+    monkeypatch.setattr(HeldOut, "score", lambda self, D: scored.append(len(D)) or score(self, D))
     path = ltl.OnlineLTLPath([1e-3, 1e-2, 1e-1], validation).fit(tasks)
     assert scored == []
     _ = path.scores_, path.scores_

@@ -56,10 +56,7 @@ def test_a_representation_overrides_lam():
     ("D", "message"),
     [
         ([[1.0, 2.0], [0.0, 1.0]], "D must be symmetric"),
-        (
-            [[1.0, 0.0], [0.0, -1.0]],
-            "D must be positive semidefinite, got the eigenvalue -1",
-        ),
+        ([[1.0, 0.0], [0.0, -1.0]], "D must be positive semidefinite, got the eigenvalue -1"),
         ([[-1.0, 0.0], [0.0, -1.0]], "D must be positive semidefinite"),
         (np.eye(3), r"D must have a row per feature \(2\), got shape \(3, 3\)"),
         (np.ones((2, 3)), "D must be a square matrix"),

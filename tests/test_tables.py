@@ -70,11 +70,7 @@ def test_booleans_are_numbers(table):
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
-        (
-            ROWS,
-            ("scool", "score"),
-            "task must name a column .*, got 'scool'; did you mean 'sch",
-        ),
+        (ROWS, ("scool", "score"), "task must name a column .*, got 'scool'; did you mean 'sch"),
         (ROWS, ("school", "grade"), r"target must name a column .*\(school, hours, sex, score\)"),
         (ROWS, ("school", "sex"), "target must name a column of numbers, got 'sex', .* 'F'"),
         (ROWS, ("score", "score"), "must differ, got 'score' twice"),

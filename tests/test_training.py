@@ -343,10 +343,7 @@ def test_adapt_with_a_saved_learner(tmp_path, capsys):
         ("store,a,b,c,sales\n", "features must name a column of"),
         ("store,a,b,c,d,sales\nx,1,2,3,4,\n", "task 'x' must have a row with a target, got none"),
         ("store,a,b,c,d,sales\nx,1,2,,4,5\n", "task 'x': column 'c' must hold finite numbers"),
-        (
-            "store,a,b,c,d,sales\nx,1,2,3,4,inf\n",
-            "'sales' must hold finite numbers, got inf",
-        ),
+        ("store,a,b,c,d,sales\nx,1,2,3,4,inf\n", "'sales' must hold finite numbers, got inf"),
         ("store,a,b,c,d,sales\nx,1,2,3,4,1e308\nx,9,2,3,4,-1e308\n", "task 'x': D, X and y must"),
     ],
 )

@@ -125,14 +125,6 @@ def soften(values, n_rest, eta, radius):
 
 
 @kernel
-def entropic_iterate(S, eta, radius):
-    """D = radius exp(eta S) / (tr exp(eta S) + 1)."""
-    values, vectors = eigh(S)
-    weights, _ = soften(values, 0, eta, radius)
-    return compose(vectors, weights, 0.0)
-
-
-@kernel
 def pivoted_cholesky(A):
     """A = F'F to rounding, for a PSD A, with as many rows in F as A has rank."""
     d, remaining = A.shape[0], np.diag(A).copy()
@@ -142,8 +134,7 @@ def pivoted_cholesky(A):
         if not remaining[pivot] > threshold:
             return F[:rank]
         row = A[pivot].copy()
-        if rank > 0:
-            row -= np.dot(F[:rank, pivot].copy(), F[:rank])
+        row -= np.dot(F[:rank, pivot].copy(), F[:rank])
         row /= np.sqrt(remaining[pivot])
         assign(F[rank], row)
         remaining -= row * row
@@ -165,8 +156,7 @@ def extend_basis(vectors, rank, a, coordinates):
             coordinates[i] += along[i]
         if rank == a.size:
             return rank
-        if rank > 0:
-            rest = rest - np.dot(along, basis)
+        rest = rest - np.dot(along, basis)
     distance = np.linalg.norm(rest)
     if distance <= a.size * EPS * np.linalg.norm(a):
         return rank
