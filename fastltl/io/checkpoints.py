@@ -106,10 +106,6 @@ class Savable:
         The file is a NumPy ``.npz`` with a JSON header. It is written whole or not at all: an
         earlier file stays until the new one is on the disk.
 
-        Parameters
-        ----------
-        path : str or path
-
         Examples
         --------
         >>> import os, tempfile
