@@ -1,4 +1,4 @@
-"""What a process pays before its first task, and what it needs while it runs."""
+"""Measure the start of a process, and the memory of a run."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ print(time.perf_counter() - start)
 
 
 def seconds_to_first_task(cache):
-    """Of a new process, beyond the imports of Numba and scikit-learn."""
+    """Time the first task of a new process, beyond the imports of Numba and scikit-learn."""
     run = subprocess.run(
         [sys.executable, "-c", FIRST_TASK],
         env=os.environ | {"NUMBA_CACHE_DIR": cache},
@@ -56,7 +56,7 @@ class Start:
 
 
 class Memory:
-    """Of a run that streams tasks of 20 samples and keeps none."""
+    """Measure the memory of a run over tasks of 20 samples, which it does not keep."""
 
     params = (list(RULES), [50, 500])
     param_names = ("rule", "d")

@@ -1,4 +1,4 @@
-"""Two ways to do the same work, timed in turns: the machine's moods fall on both."""
+"""Time two ways to do the same work alternately, so that a busy machine slows both."""
 
 import time
 
@@ -23,10 +23,10 @@ def relative(A, B):
 
 
 class _Compared:
-    """An asv suite of work done by fastltl and in plain NumPy.
+    """Base of the asv suites that compare fastltl with plain NumPy.
 
-    A suite says what the work is: `runs(data, *params)` returns the two ways, `fast` and `plain`,
-    as functions of no arguments. BLAS has one thread, and all is compiled beforehand.
+    A suite defines `runs(data, *params)`, which returns two functions without arguments, `fast`
+    and `plain`. BLAS uses one thread, and everything is compiled before it is timed.
     """
 
     version = "2"

@@ -1,6 +1,6 @@
 """Learn, task by task, a representation that makes ridge regression work on tasks not seen yet.
 
-Everything below is loaded on first use, so that importing the package costs next to nothing.
+Names below are imported on first use, so that `import fastltl` takes no time.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What holds of the paper's Proposition 1, for x in the unit ball and y in [0, 1]."""
+"""The parts of the paper's Proposition 1 that hold, for x in the unit ball and y in [0, 1]."""
 
 import numpy as np
 from hypothesis import given

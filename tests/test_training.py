@@ -278,7 +278,7 @@ sys.exit(cli.main(sys.argv[2:]))
 
 
 def test_full_disk_keeps_the_old_checkpoint(tmp_path):
-    """Resume with more tasks when the disk has no room for the larger checkpoint."""
+    """Resume with more tasks when the disk has no space for the larger checkpoint."""
     table, checkpoint = write_table(tmp_path / "t.csv", TASKS[:50]), tmp_path / "c.npz"
     before = run_training(table, checkpoint)
     write_table(table, TASKS)
