@@ -1,4 +1,4 @@
-"""Each kernel against its plain-NumPy twin, the twin against the paper's letter."""
+"""Compare each kernel with the NumPy reference, and the reference with the paper's formulas."""
 
 import inspect
 
@@ -23,7 +23,7 @@ from fastltl._kernels.linalg import HAS_JIT
 
 SHAPES = [(1, 1), (1, 5), (5, 1), (7, 7), (20, 50), (50, 20), (300, 6), (30, 120)]
 LAMS = [1e-6, 1e-3, 1.0, 1e3]
-TWINS = [
+KERNELS = [
     "centre",
     "compress",
     "loss_and_factors",
@@ -53,22 +53,22 @@ def task_cases():
         yield pytest.param(X, y, id=f"n{n}-d{d}")
         yield pytest.param(X * 10.0 ** -np.linspace(0, 6, d), y, id=f"n{n}-d{d}-ill-conditioned")
         yield pytest.param(np.repeat(X[:, :1], d, axis=1), y, id=f"n{n}-d{d}-rank-one")
-    yield pytest.param(np.zeros((4, 3)), np.ones(4), id="no-input")
-    yield pytest.param(np.ones((4, 3)), np.zeros(4), id="no-target")
+    yield pytest.param(np.zeros((4, 3)), np.ones(4), id="zero-inputs")
+    yield pytest.param(np.ones((4, 3)), np.zeros(4), id="zero-targets")
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_twin_has_the_signature_of_its_kernel(name):
+@pytest.mark.parametrize("name", KERNELS)
+def test_reference_functions_have_the_signatures_of_the_kernels(name):
     kernel = getattr(task, name, None) or getattr(spectral, name)
-    twin = getattr(reference, name)
+    plain = getattr(reference, name)
     assert list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters) == list(
-        inspect.signature(twin).parameters
+        inspect.signature(plain).parameters
     )
 
 
 @pytest.mark.parametrize("lam", LAMS)
 @pytest.mark.parametrize(("X", "y"), list(task_cases()))
-def test_kernels_of_one_task_agree_with_their_twins(X, y, lam):
+def test_task_kernels_agree_with_reference(X, y, lam):
     for D in representations(X.shape[1], lam):
         allowed = condition(D, X)
         for name in ("ridge_weights", "task_loss", "task_gradient"):
@@ -83,25 +83,25 @@ def test_kernels_of_one_task_agree_with_their_twins(X, y, lam):
 
 @pytest.mark.parametrize("lam", LAMS)
 @pytest.mark.parametrize(("X", "y"), list(task_cases()))
-def test_twins_agree_with_the_paper_to_what_conditioning_allows(X, y, lam):
+def test_reference_agrees_with_paper_up_to_conditioning(X, y, lam):
     for D in representations(X.shape[1], lam):
-        # The inverse of the n x n matrix carries cond(M) rounding errors, its cube in the
-        # gradient three times as many; and each is relative to the largest term, not the result.
+        # Inverting the n x n matrix M amplifies rounding errors by cond(M), and its cube in the
+        # gradient by three times as much. Errors are relative to the largest term, not the result.
         tolerance = 1e-12 + 200 * EPS * np.linalg.cond(literal_dual(D, X))
         scale = np.linalg.norm(y) ** 2 / len(y)
         assert abs(reference.task_loss(D, X, y) - literal_loss(D, X, y)) <= tolerance * scale
         bound = 2 * (np.linalg.norm(X, 2) * np.linalg.norm(y) / len(y)) ** 2
         difference = reference.task_gradient(D, X, y) - literal_gradient(D, X, y)
         assert np.linalg.norm(difference) <= tolerance * bound
-        reach = np.linalg.norm(D, 2) * np.linalg.norm(X, 2) * np.linalg.norm(y) / len(y)
+        bound = np.linalg.norm(D, 2) * np.linalg.norm(X, 2) * np.linalg.norm(y) / len(y)
         difference = reference.ridge_weights(D, X, y) - literal_weights(D, X, y)
-        assert np.linalg.norm(difference) <= tolerance * reach
+        assert np.linalg.norm(difference) <= tolerance * bound
 
 
-def test_more_samples_than_features_keeps_the_digits_that_the_literal_formula_loses():
+def test_kernels_are_more_accurate_than_the_literal_formula_for_n_above_d():
     X, y = sphere_task(np.random.default_rng(0), 100, 6)
     D = np.eye(6) / 1e-6
-    # Ridge regression as least squares with six rows more, the stablest form there is.
+    # Ridge regression as least squares with six additional rows is the most stable form.
     rows, targets = np.vstack([X, np.sqrt(100 * 1e-6) * np.eye(6)]), np.append(y, np.zeros(6))
     w = np.linalg.lstsq(rows, targets, rcond=None)[0]
     assert task.task_loss(D, X, y) == pytest.approx(np.mean((y - X @ w) ** 2), rel=1e-13)
@@ -111,8 +111,8 @@ def test_more_samples_than_features_keeps_the_digits_that_the_literal_formula_lo
     assert relative(literal_gradient(D, X, y), gradient) > 1e-9
 
 
-def dependent_tasks():
-    """Repeated rows, few distinct rows, columns on scales that differ by 1e5 or by 1e9."""
+def ill_conditioned_tasks():
+    """Yield tasks with repeated rows, low rank, or columns whose scales differ by 5e4 or 1.7e9."""
     rng = np.random.default_rng(0)
     X, y = sphere_task(rng, 4, 6)
     yield pytest.param(np.vstack([X, X[:2]]), np.append(y, y[:2] + 0.5), id="repeated rows, n = d")
@@ -124,9 +124,9 @@ def dependent_tasks():
 
 
 @pytest.mark.parametrize("lam", [1e-6, 1e-3, 1.0])
-@pytest.mark.parametrize(("X", "y"), list(dependent_tasks()))
-def test_dependent_inputs_keep_their_digits(X, y, lam):
-    """Against formulas in the singular values, in which nothing cancels."""
+@pytest.mark.parametrize(("X", "y"), list(ill_conditioned_tasks()))
+def test_task_kernels_are_accurate_for_rank_deficient_or_badly_scaled_inputs(X, y, lam):
+    """Compare with formulas in the singular values, which avoid cancellation."""
     n, d = X.shape
     U, s, Vt = np.linalg.svd(X, full_matrices=False)
     kept = s > max(n, d) * EPS * s[0]
@@ -134,7 +134,7 @@ def test_dependent_inputs_keep_their_digits(X, y, lam):
     z, dual = U.T @ y, s**2 / lam + n
     w = Vt.T @ (s * z / dual) / lam
     a, b = Vt.T @ (s * z / dual), n * Vt.T @ (s * z / dual**2)
-    # The smallest singular value is known to a rounding error of the largest.
+    # The error of the smallest singular value is a rounding error of the largest.
     tolerance = 1e-11 + 50 * EPS * s[0] / s[-1]
     for module in (task, reference):
         D = np.eye(d) / lam
@@ -160,20 +160,20 @@ def test_gradient_agrees_with_finite_differences(n, d):
         assert slope == pytest.approx(np.sum(gradient * E), rel=1e-6, abs=1e-9)
 
 
-def test_loss_is_the_training_error_of_the_weights():
+def test_task_loss_equals_training_error_of_ridge_weights():
     X, y = sphere_task(np.random.default_rng(0), 8, 5)
     D = random_psd(np.random.default_rng(1), 5, trace=10.0)
     residual = y - X @ task.ridge_weights(D, X, y)
     assert task.task_loss(D, X, y) == pytest.approx(np.mean(residual**2), rel=1e-12)
 
 
-def test_weights_stay_in_the_range_of_a_singular_representation():
+def test_ridge_weights_lie_in_the_range_of_a_singular_representation():
     rng = np.random.default_rng(0)
     X, y = sphere_task(rng, 10, 6)
     D = random_psd(rng, 6, rank=2, trace=5.0)
     w = task.ridge_weights(D, X, y)
     assert np.linalg.norm(w - D @ np.linalg.pinv(D) @ w) < 1e-12 * np.linalg.norm(w)
-    # and they minimise the objective over that range
+    # They minimise the ridge objective over that range.
     V = np.linalg.svd(D)[0][:, :2]
     normal = V.T @ (X.T @ X / 10 + np.linalg.pinv(D)) @ V
     assert w == pytest.approx(V @ np.linalg.solve(normal, V.T @ X.T @ y / 10), rel=1e-10)
@@ -186,7 +186,7 @@ def test_centre_subtracts_the_means():
         assert relative(fast, plain) < 1e-14
 
 
-def test_features_are_the_inputs_times_the_symmetric_root():
+def test_features_equal_inputs_times_symmetric_square_root():
     rng = np.random.default_rng(0)
     D, X = random_psd(rng, 6, rank=3), rng.normal(size=(4, 6))
     assert relative(spectral.features(D, X) @ spectral.features(D, X).T, X @ D @ X.T) < 1e-13
@@ -196,7 +196,7 @@ def test_features_are_the_inputs_times_the_symmetric_root():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
 @pytest.mark.parametrize(("n", "d"), [(3, 5), (5, 3)])
-def test_numbers_that_are_not_finite_or_overflow_give_no_finite_loss(bad, n, d):
+def test_loss_is_not_finite_for_non_finite_or_overflowing_inputs(bad, n, d):
     X, y = sphere_task(np.random.default_rng(0), n, d)
     X[1, 1] = bad
     with np.errstate(over="ignore", invalid="ignore"):
@@ -205,7 +205,7 @@ def test_numbers_that_are_not_finite_or_overflow_give_no_finite_loss(bad, n, d):
 
 @pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
 @pytest.mark.parametrize("eta", [0.0, 1.0, 1e3])
-def test_exponential_weights_agree_with_the_entropic_iterate_and_never_overflow(scale, eta):
+def test_soften_agrees_with_reference_and_does_not_overflow(scale, eta):
     rng = np.random.default_rng(0)
     S = rng.normal(size=(8, 8))
     S = (S + S.T) * scale
@@ -216,7 +216,7 @@ def test_exponential_weights_agree_with_the_entropic_iterate_and_never_overflow(
     assert weights.sum() + rest == pytest.approx(2.0)
 
 
-def test_rank_two_update_is_the_eigen_decomposition_of_the_sum():
+def test_rank_two_update_equals_eigen_decomposition_of_the_sum():
     rng = np.random.default_rng(0)
     d, rank = 9, 4
     vectors = np.zeros((d, d))
@@ -236,15 +236,15 @@ def test_rank_two_update_is_the_eigen_decomposition_of_the_sum():
 
 
 @pytest.mark.parametrize("scale", [1e-250, 1e-8, 1.0, 1e250])
-@pytest.mark.parametrize("kind", ["apart", "tied", "nearly tied", "zero", "one", "two"])
-def test_rank_one_update_is_the_eigen_decomposition_of_the_sum(kind, scale):
+@pytest.mark.parametrize("kind", ["distinct", "equal", "nearly equal", "zero", "one", "two"])
+def test_rank_one_update_equals_eigen_decomposition_of_the_sum(kind, scale):
     if not HAS_JIT:
         pytest.skip("the secular equation needs LAPACK")
     rng = np.random.default_rng(0)
     poles = {
-        "apart": rng.normal(size=7),
-        "tied": np.array([1.0, 1, 2, 2, 2, 3, -1]),
-        "nearly tied": 1 + 1e-15 * rng.normal(size=7),
+        "distinct": rng.normal(size=7),
+        "equal": np.array([1.0, 1, 2, 2, 2, 3, -1]),
+        "nearly equal": 1 + 1e-15 * rng.normal(size=7),
         "zero": np.zeros(7),
         "one": np.array([0.5]),
         "two": np.array([0.5, -0.5]),
@@ -260,8 +260,8 @@ def test_rank_one_update_is_the_eigen_decomposition_of_the_sum(kind, scale):
 
 
 @pytest.mark.slow
-def test_gradients_that_underflow_when_squared_are_learned_from():
-    """The loss is that of a task whose D is large: b is then tiny next to a."""
+def test_gradient_whose_square_underflows_changes_the_iterate():
+    """D is large for a small lam, which makes the factor b of the gradient far smaller than a."""
     rng = np.random.default_rng(0)
     learner = ltl.OnlineLTL(1e-90)
     for _ in range(6):

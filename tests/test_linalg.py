@@ -1,4 +1,4 @@
-"""The routines of LAPACK that kernels call directly, against NumPy."""
+"""Compare the LAPACK routines that kernels call directly with NumPy."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from fastltl._kernels.task import all_finite, assign, mirror
 
 
 @pytest.mark.parametrize("d", [1, 2, 9, 60])
-def test_cholesky_solves(d):
+def test_cholesky_solve_agrees_with_numpy(d):
     rng = np.random.default_rng(d)
     A, b = random_psd(rng, d) + np.eye(d), rng.normal(size=d)
     L, x = A.copy(), b.copy()
@@ -31,7 +31,7 @@ def test_cholesky_solves(d):
 
 
 @pytest.mark.parametrize("A", [-np.eye(3), np.zeros((2, 2))], ids=str)
-def test_cholesky_reports_failure(A):
+def test_cholesky_returns_false_unless_positive_definite(A):
     assert not cholesky(A.copy())
 
 
@@ -43,7 +43,7 @@ def test_add_gram_changes_the_lower_triangle_only():
 
 
 @pytest.mark.parametrize("d", [1, 2, 9, 60, 130])
-def test_some_eigenvectors(d):
+def test_tridiagonal_eigenvectors_of_a_range_of_eigenvalues(d):
     rng = np.random.default_rng(d)
     A = rng.normal(size=(d, d))
     A = A + A.T
@@ -57,9 +57,9 @@ def test_some_eigenvectors(d):
         assert np.abs(V @ A - values[lo:hi, None] * V).max() < 1e-12 * d
 
 
-@pytest.mark.skipif(not HAS_JIT, reason="NumPy stands in without the JIT")
+@pytest.mark.skipif(not HAS_JIT, reason="without the JIT, NumPy computes the eigenvectors")
 @pytest.mark.parametrize("A", [np.diag([1.0, 2.0, 3.0]), 1e-150 * np.ones((3, 3))], ids=str)
-def test_eigenvectors_that_inverse_iteration_may_miss_are_nan(A):
+def test_tridiagonal_eigenvectors_are_nan_if_inverse_iteration_may_fail(A):
     reduced = A.copy()
     T = tridiagonal_form(reduced)
     values = tridiagonal_eigenvalues(reduced, T)
@@ -67,17 +67,17 @@ def test_eigenvectors_that_inverse_iteration_may_miss_are_nan(A):
 
 
 @pytest.mark.skipif(not HAS_JIT, reason="the secular equation needs LAPACK")
-def test_secular_roots_are_eigenvalues():
+def test_secular_roots_equal_eigenvalues():
     rng = np.random.default_rng(0)
     poles, z = np.sort(rng.normal(size=6)), rng.normal(size=6)
     z /= np.linalg.norm(z)
     distances = np.empty((6, 6))
-    found = np.array([secular_root(j, poles, z, 0.7, distances[j]) for j in range(6)])
-    assert found == pytest.approx(np.linalg.eigvalsh(np.diag(poles) + 0.7 * np.outer(z, z)))
-    assert distances == pytest.approx(poles - found[:, None], abs=1e-15)
+    roots = np.array([secular_root(j, poles, z, 0.7, distances[j]) for j in range(6)])
+    assert roots == pytest.approx(np.linalg.eigvalsh(np.diag(poles) + 0.7 * np.outer(z, z)))
+    assert distances == pytest.approx(poles - roots[:, None], abs=1e-15)
 
 
-def test_pivoted_cholesky_reveals_the_rank():
+def test_pivoted_cholesky_has_one_row_per_rank():
     rng = np.random.default_rng(0)
     for rank in (0, 1, 3, 8):
         B = rng.normal(size=(rank, 8))
@@ -86,7 +86,7 @@ def test_pivoted_cholesky_reveals_the_rank():
         assert np.linalg.norm(F.T @ F - B.T @ B) <= 1e-13 * np.linalg.norm(B) ** 2
 
 
-def test_small_helpers():
+def test_mirror_assign_and_all_finite():
     A = np.arange(9.0).reshape(3, 3)
     mirror(A)
     assert np.array_equal(A, A.T)
@@ -99,11 +99,11 @@ def test_small_helpers():
 
 
 @kernel
-def products_without_rows(A, x):
+def empty_products(A, x):
     return np.dot(x, A), np.dot(A.T, A)
 
 
-def test_products_without_rows_are_zero():
-    y, gram = products_without_rows(np.zeros((0, 4)), np.zeros(0))
+def test_products_of_empty_matrices_are_zero():
+    y, gram = empty_products(np.zeros((0, 4)), np.zeros(0))
     assert not y.any()
     assert not gram.any()
