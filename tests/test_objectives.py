@@ -1,4 +1,4 @@
-"""The mean objective over tasks, in particular where a representation has low rank."""
+"""Test the mean objective over tasks, in particular for representations of low rank."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from fastltl._kernels import batch
 @pytest.mark.parametrize("regularized", [False, True])
 @pytest.mark.parametrize("rank", [0, 1, 3, 5, 8])
 @pytest.mark.parametrize("trace", [1e-3, 1.0, 1e4])
-def test_equals_its_twin_at_any_rank(regularized, rank, trace):
-    """Tasks of fewer, as many and more samples than the rank; and more than features."""
+def test_mean_objective_agrees_with_reference_at_any_rank(regularized, rank, trace):
+    """Tasks have fewer samples than the rank of D, as many, more, and more than features."""
     tasks = ragged_tasks(0, 12, 8, (1, 20))
     D = random_psd(np.random.default_rng(1), 8, max(rank, 1), trace) * (rank > 0)
     objective = ltl.TaskSet(tasks).mean_objective(regularized, False, 1)
@@ -24,7 +24,7 @@ def test_equals_its_twin_at_any_rank(regularized, rank, trace):
     assert relative(gradient * unit, expected_gradient) < 1e-11
 
 
-def test_the_value_at_zero_is_known_without_an_evaluation():
+def test_value_at_zero_equals_an_evaluation_at_zero():
     for regularized in (False, True):
         objective = ltl.TaskSet(ragged_tasks(0, 12, 8, (1, 20))).mean_objective(
             regularized, False, 1
@@ -34,18 +34,20 @@ def test_the_value_at_zero_is_known_without_an_evaluation():
 
 
 @pytest.mark.parametrize("regularized", [False, True])
-def test_curvature_is_that_at_the_latest_representation_of_any_rank(regularized):
+def test_curvature_agrees_with_finite_differences_at_the_latest_D(regularized):
     rng = np.random.default_rng(0)
     objective = ltl.TaskSet(ragged_tasks(0, 12, 8, (1, 20))).mean_objective(regularized, False, 1)
     E, h = random_psd(rng, 8), 1e-5
     for rank in (2, 8):
         D = random_psd(rng, 8, rank, 10.0)
-        further, near, here = (objective.value_and_gradient(D + t * E)[1] for t in (2 * h, h, 0))
-        change = (4 * near - further - 3 * here) / (2 * h)
+        two_steps, one_step, no_step = (
+            objective.value_and_gradient(D + t * E)[1] for t in (2 * h, h, 0)
+        )
+        change = (4 * one_step - two_steps - 3 * no_step) / (2 * h)
         assert relative(objective.curvature(E), change) < 1e-6
 
 
-def test_the_mean_gradient_is_symmetric_and_minus_the_mean_of_its_factors():
+def test_mean_gradient_is_symmetric_and_agrees_with_its_formula():
     A, B = np.random.default_rng(0).normal(size=(2, 7, 4))
     expected = -np.mean(
         [np.outer(a, b) + np.outer(b, a) for a, b in zip(A, B, strict=True)], axis=0
@@ -55,7 +57,7 @@ def test_the_mean_gradient_is_symmetric_and_minus_the_mean_of_its_factors():
     assert (gradient == gradient.T).all()
 
 
-def test_a_factor_has_as_many_rows_as_the_rank():
+def test_low_rank_factor_has_one_row_per_rank():
     rng = np.random.default_rng(0)
     for rank in (1, 4, 9):
         D = random_psd(rng, 9, rank, 1e3)
@@ -64,7 +66,7 @@ def test_a_factor_has_as_many_rows_as_the_rank():
         assert F.shape == (rank, 9)
 
 
-def test_a_small_entry_of_D_matters_where_its_feature_is_large():
+def test_mean_objective_keeps_small_entries_of_D_for_large_features():
     rng, D = np.random.default_rng(0), np.diag([1.0, 1e-18, 0.0])
     tasks = [(rng.normal(size=(8, 3)) * [1.0, 1e9, 1.0], rng.normal(size=8)) for _ in range(3)]
     objective = ltl.TaskSet(tasks).mean_objective(False, False, 1)

@@ -1,4 +1,4 @@
-"""The projection onto {D PSD, tr D <= radius}: its definition, and the cases that break others."""
+"""Test the projection onto {D PSD, tr D <= radius}: its defining properties and hard cases."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_projection_is_feasible_and_idempotent(case):
 
 
 @given(matrix_and_radius())
-def test_projection_agrees_with_its_twin(case):
+def test_projection_agrees_with_reference(case):
     Q, radius, _ = case
     size = max(np.linalg.norm(Q), radius)
     difference = spectral.project(Q, radius) - reference.project(Q, radius)
@@ -58,7 +58,7 @@ def test_projection_agrees_with_its_twin(case):
 
 
 @given(matrix_and_radius())
-def test_no_feasible_point_lies_beyond_the_projection(case):
+def test_projection_satisfies_the_variational_inequality(case):
     Q, radius, rng = case
     D = spectral.project(Q, radius)
     size = max(np.linalg.norm(Q), radius)
@@ -72,20 +72,20 @@ def test_projection_is_non_expansive(case):
     Q, radius, rng = case
     P = Q + symmetric(rng, len(Q), np.linalg.norm(Q) * rng.uniform())
     size = max(np.linalg.norm(Q), np.linalg.norm(P), radius)
-    moved = np.linalg.norm(spectral.project(Q, radius) - spectral.project(P, radius))
-    assert moved <= np.linalg.norm(Q - P) + 1e-13 * len(Q) * size
+    distance = np.linalg.norm(spectral.project(Q, radius) - spectral.project(P, radius))
+    assert distance <= np.linalg.norm(Q - P) + 1e-13 * len(Q) * size
 
 
 @pytest.mark.parametrize(
     ("values", "radius", "expected"),
     [
-        ([1, 2, 3], 1, [0, 0, 1]),  # the radius is hit exactly
-        ([1, 2, 3], 6, [1, 2, 3]),  # feasible, with equality
+        ([1, 2, 3], 1, [0, 0, 1]),  # the shift equals an eigenvalue
+        ([1, 2, 3], 6, [1, 2, 3]),  # feasible, trace equal to the radius
         ([1, 2, 3], 4, [1 / 3, 4 / 3, 7 / 3]),
-        ([2, 2, 2], 3, [1, 1, 1]),  # a threefold tie
+        ([2, 2, 2], 3, [1, 1, 1]),  # three equal eigenvalues
         ([2, 2, -5], 1, [0.5, 0.5, 0]),
-        ([0.2, 0.3, -9], 1, [0.2, 0.3, 0]),  # clip, do not shift
-        ([0.5, 0.5, -1], 1, [0.5, 0.5, 0]),  # clip, and the radius is hit exactly
+        ([0.2, 0.3, -9], 1, [0.2, 0.3, 0]),  # clipped, not shifted
+        ([0.5, 0.5, -1], 1, [0.5, 0.5, 0]),  # clipped, trace then equal to the radius
         ([-1, -2, -3], 1, [0, 0, 0]),
         ([0, 0, 0], 1, [0, 0, 0]),
         ([5], 2, [2]),
@@ -95,18 +95,18 @@ def test_projection_is_non_expansive(case):
 )
 @pytest.mark.parametrize("rotated", [False, True])
 @pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
-def test_named_cases(values, radius, expected, rotated, scale):
+def test_projection_of_known_spectra(values, radius, expected, rotated, scale):
     d = len(values)
     V = np.linalg.qr(np.random.default_rng(0).normal(size=(d, d)))[0] if rotated else np.eye(d)
-    Q, wanted = (V * (scale * np.array(x, dtype=float)) @ V.T for x in (values, expected))
+    Q, expected_D = (V * (scale * np.array(x, dtype=float)) @ V.T for x in (values, expected))
     D = ltl.project((Q + Q.T) / 2, scale * radius)
-    assert np.abs(D - wanted).max() <= 1e-14 * scale * max(map(abs, values))
+    assert np.abs(D - expected_D).max() <= 1e-14 * scale * max(map(abs, values))
     if sum(expected) == radius:
         assert np.trace(D) == pytest.approx(scale * radius, rel=1e-15)
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20), st.floats(1e-3, 1e4))
-def test_soft_threshold_is_the_least_shift_that_fits(values, radius):
+def test_soft_threshold_clips_and_shifts_to_the_radius(values, radius):
     values = np.array(values)
     kept = spectral.soft_threshold(values, radius)
     rounding = 1e-13 * max(radius, np.abs(values).max())
@@ -122,7 +122,7 @@ def test_soft_threshold_is_the_least_shift_that_fits(values, radius):
         assert (values[kept == 0] <= shifts.mean() + rounding).all()
 
 
-def test_a_radius_far_below_the_values_is_not_lost_to_rounding():
+def test_soft_threshold_sums_to_a_radius_far_below_the_values():
     for values in ([1e70, 1.0, -1e70], [1e70, 1e70 * (1 + 1e-15), 0.0], [1e20]):
         kept = spectral.soft_threshold(np.array(values), 1e-3)
         assert kept.sum() == pytest.approx(1e-3, rel=1e-15)
@@ -130,8 +130,8 @@ def test_a_radius_far_below_the_values_is_not_lost_to_rounding():
 
 
 @pytest.mark.parametrize("size", [1e10, 1e13, 1e15, 1e70])
-def test_the_trace_of_a_matrix_far_above_the_radius_becomes_the_radius(size):
-    """Where no eigenvalue is clipped, too."""
+def test_projection_of_a_trace_far_above_the_radius_has_trace_equal_to_it(size):
+    """No eigenvalue of these matrices is clipped."""
     rng = np.random.default_rng(0)
     for d in (1, 2, 7, 50):
         for Q in (size * np.eye(d), size * np.eye(d) + np.diag(rng.uniform(size=d)) / d):
@@ -140,7 +140,7 @@ def test_the_trace_of_a_matrix_far_above_the_radius_becomes_the_radius(size):
             assert np.linalg.eigvalsh(D)[0] >= -1e-15
 
 
-def test_a_feasible_matrix_comes_back_to_the_bit():
+def test_projection_of_a_feasible_matrix_is_bitwise_equal():
     D = random_psd(np.random.default_rng(0), 5, trace=0.9)
     D = (D + D.T) / 2
     assert np.array_equal(ltl.project(D, 1.0), D)
@@ -148,7 +148,7 @@ def test_a_feasible_matrix_comes_back_to_the_bit():
 
 
 def spectra(rng, d):
-    """Eigenvalues of which few, half, most or equal ones are to be clipped."""
+    """Yield eigenvalues of which a few, half or most are clipped, and repeated eigenvalues."""
     yield from (rng.normal(size=d) + shift for shift in (-2.0, -1.0, 0.0, 1.0, 2.0))
     yield np.repeat(rng.normal(size=(d + 3) // 4), 4)[:d]
     yield rng.normal(size=d) * np.logspace(-16, 0, d)
@@ -158,12 +158,12 @@ def spectra(rng, d):
 
 @pytest.mark.parametrize("d", [2, 7, 50, 120])
 @pytest.mark.parametrize("size", [1e-120, 1e-30, 1.0, 1e120])
-def test_whichever_eigenvectors_are_fewer_make_the_projection(d, size):
+def test_projection_agrees_with_reference_for_any_number_of_clipped_eigenvalues(d, size):
     rng = np.random.default_rng(d)
     for values in spectra(rng, d):
         V = np.linalg.qr(rng.normal(size=(d, d)))[0]
-        for turned in (V, np.eye(d), np.kron(np.eye(2), V[: (d + 1) // 2, : (d + 1) // 2])[:d, :d]):
-            Q = size * (turned * values) @ turned.T
+        for basis in (V, np.eye(d), np.kron(np.eye(2), V[: (d + 1) // 2, : (d + 1) // 2])[:d, :d]):
+            Q = size * (basis * values) @ basis.T
             Q = (Q + Q.T) / 2
             for radius in (1e-3 * size, size, 0.3 * d * size, 1e3 * d * size):
                 D = spectral.project(Q, radius)

@@ -1,4 +1,7 @@
-"""The parts of the paper's Proposition 1 that hold, for x in the unit ball and y in [0, 1]."""
+"""Test the paper's Proposition 1, which holds except for convexity.
+
+It assumes x in the unit ball and y in [0, 1].
+"""
 
 import numpy as np
 from hypothesis import given
@@ -18,7 +21,7 @@ def task_and_two_representations(draw):
 
 
 def test_loss_is_not_convex():
-    """The paper's proof takes A^-2 for matrix convex, which it is not."""
+    """The paper's proof assumes that A -> A^-2 is matrix convex; it is not."""
     X, y = np.diag([1.0, -1.0]), np.array([1 / 13, 1.0])
     D = np.array([[357.0, -428.0], [-428.0, 515.0]])
     E = np.array([[0.8, -2.09], [-2.09, 5.47]])
