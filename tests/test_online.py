@@ -1,4 +1,4 @@
-"""OnlineLTL against a plain loop of the reference, and against its own promises."""
+"""Compare OnlineLTL with the NumPy reference, and test its documented properties."""
 
 import copy
 import pickle
@@ -27,7 +27,7 @@ RULE_IDS = ["-".join(map(str, rule.values())) for rule in RULES]
 
 
 def allowed_error(tasks, lam):
-    """1e-10, or what the condition of M allows: M <= (1 + |X|^2 / (lam n)) n I for feasible D."""
+    """Return 1e-10 or, if larger, 30 EPS times a bound on the condition of M for feasible D."""
     condition = 1 + max(np.linalg.norm(X, 2) ** 2 / len(X) for X, _ in tasks) / lam
     return max(1e-10, 30 * EPS * condition)
 
@@ -55,21 +55,21 @@ def assert_equals_reference(tasks, lam, rule):
     ("d", "n_tasks", "sizes"),
     [(1, 40, (1, 9)), (3, 60, (1, 5)), (12, 60, (1, 30)), (50, 40, (20, 20)), (120, 8, (1, 300))],
 )
-def test_equals_a_plain_loop_over_ragged_tasks(d, n_tasks, sizes, rule, lam):
+def test_online_agrees_with_reference_on_tasks_of_different_sizes(d, n_tasks, sizes, rule, lam):
     assert_equals_reference(ragged_tasks(d, n_tasks, d, sizes), lam, rule)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lam", [1e-4, 1e-2, 1.0])
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
-def test_equals_a_plain_loop_over_thousands_of_tasks(rule, lam):
+def test_online_agrees_with_reference_over_4000_tasks(rule, lam):
     assert_equals_reference(ragged_tasks(7, 4000, 10, (1, 15)), lam, rule)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
-def test_equals_a_plain_loop_when_tasks_stay_in_a_subspace(rule):
-    """The kept eigenvectors never span the space, so they are updated for as long as it goes."""
+def test_online_agrees_with_reference_on_tasks_in_a_subspace(rule):
+    """The stored eigenvectors never span the space, so every adaptive step updates them."""
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(40, 6)))[0]
     tasks = [
@@ -82,20 +82,22 @@ def test_equals_a_plain_loop_when_tasks_stay_in_a_subspace(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
-@pytest.mark.parametrize("kind", ["ties", "scales", "repeated", "zero first", "one column"])
-def test_equals_a_plain_loop_on_hard_inputs(rule, kind):
+@pytest.mark.parametrize(
+    "kind", ["equal eigenvalues", "scales", "repeated rows", "zero targets first", "one column"]
+)
+def test_online_agrees_with_reference_on_degenerate_inputs(rule, kind):
     rng = np.random.default_rng(0)
     d = 8
-    if kind == "ties":  # orthogonal inputs and equal targets: eigenvalues coincide
+    if kind == "equal eigenvalues":  # from orthogonal inputs and equal targets
         tasks = [(np.eye(d)[[i, (i + 1) % d]], np.ones(2)) for i in range(d)] * 4
     elif kind == "scales":
         tasks = [(X * 10.0 ** -np.arange(d), y) for X, y in ragged_tasks(1, 40, d, (1, 12))]
-    elif kind == "repeated":  # rows that repeat: X has no full rank
+    elif kind == "repeated rows":  # X is rank-deficient
         tasks = [
             (np.repeat(X, 3, axis=0)[:7], np.repeat(y, 3)[:7])
             for X, y in ragged_tasks(2, 40, d, (3, 4))
         ]
-    elif kind == "zero first":
+    elif kind == "zero targets first":
         tasks = [(X, 0 * y) for X, y in ragged_tasks(3, 3, d, (1, 9))] + ragged_tasks(
             4, 20, d, (1, 9)
         )
@@ -107,38 +109,40 @@ def test_equals_a_plain_loop_on_hard_inputs(rule, kind):
 
 
 @pytest.mark.parametrize(
-    ("rule", "lam", "d", "paths"),
+    ("rule", "lam", "d", "kinds"),
     [
-        ({"geometry": "euclidean", "step": "theory"}, 1e-2, 50, {"left", "certified"}),
+        ({"geometry": "euclidean", "step": "theory"}, 1e-2, 50, {"form D", "certified step"}),
         (
             {"geometry": "euclidean", "step": "theory"},
             1.0,
             3,
-            {"left", "certified", "found", "in the span"},
+            {"form D", "certified step", "decompose D", "update eigenvectors"},
         ),
-        ({"geometry": "euclidean", "step": "adaptive"}, 1.0, 50, {"in the span"}),
-        ({"geometry": "entropic"}, 1e-2, 3, {"in the span", "mended"}),
+        ({"geometry": "euclidean", "step": "adaptive"}, 1.0, 50, {"update eigenvectors"}),
+        ({"geometry": "entropic"}, 1e-2, 3, {"update eigenvectors", "reset drift"}),
     ],
 )
-def test_the_runs_above_go_through_every_path(rule, lam, d, paths):
+def test_online_runs_cover_every_kind_of_step(rule, lam, d, kinds):
+    """A rank of -1 says that D is stored instead of its eigenvectors."""
     learner = ltl.OnlineLTL(lam, **rule)
-    taken, known, drift = set(), 0, 0.0
+    seen, last_rank, last_drift = set(), 0, 0.0
     for X, y in ragged_tasks(d, 4000 if d <= 10 else 60, d, (1, 20)):
         record = learner.partial_fit(X, y)._run.state.records[0]
         rank = record["rank"]
         if rank == -1:
-            taken.add("left" if known >= 0 else "certified")
+            seen.add("form D" if last_rank >= 0 else "certified step")
+        elif last_rank == -1:
+            seen.add("decompose D")
         else:
-            kept = "mended" if record["drift"] < drift else "in the span"
-            taken.add("found" if known == -1 else kept)
-        known, drift = rank, record["drift"]
-    assert taken == paths
+            seen.add("reset drift" if record["drift"] < last_drift else "update eigenvectors")
+        last_rank, last_drift = rank, record["drift"]
+    assert seen == kinds
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [RULES[0], RULES[2]], ids=[RULE_IDS[0], RULE_IDS[2]])
-def test_kept_eigenvectors_are_mended_before_rounding_errors_add_up(rule):
-    """Tasks in a subspace leave D singular, so that no euclidean step is certified."""
+def test_stored_eigenvectors_stay_orthonormal(rule):
+    """Tasks in a subspace make D singular, so no euclidean step is certified."""
     rng, learner = np.random.default_rng(0), ltl.OnlineLTL(1e-2, **rule)
     basis = np.linalg.qr(rng.normal(size=(8, 5)))[0].T
     drifts = []
@@ -154,7 +158,7 @@ def test_kept_eigenvectors_are_mended_before_rounding_errors_add_up(rule):
 
 @pytest.mark.parametrize("scale", [1e-130, 1e-60, 1e-3, 1e3, 1e60, 1e130])
 @pytest.mark.parametrize("rule", RULES[:4], ids=RULE_IDS[:4])
-def test_adaptive_steps_do_not_depend_on_the_units_of_y(rule, scale):
+def test_adaptive_steps_are_invariant_to_the_units_of_y(rule, scale):
     tasks = ragged_tasks(0, 30, 6, (1, 9))
     plain = ltl.OnlineLTL(0.1, **rule).fit(tasks)
     scaled = ltl.OnlineLTL(0.1, **rule).fit([(X, scale * y) for X, y in tasks])
@@ -165,21 +169,21 @@ def test_adaptive_steps_do_not_depend_on_the_units_of_y(rule, scale):
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-155, 1e-150, 1e-140, 1e70])
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
 @pytest.mark.parametrize("lam", [1e-6, 1e3])
-def test_the_ends_of_the_floating_range_are_survived(rule, lam, scale):
-    """Adaptive steps go by the first gradient, and refuse one that underflows."""
+def test_extreme_targets_give_finite_iterates_or_an_error(rule, lam, scale):
+    """Adaptive steps divide by the norm of the gradients, so they refuse one that underflows."""
     learner = ltl.OnlineLTL(lam, **rule)
     for X, y in ragged_tasks(0, 10, 4, (1, 6)):
-        with np.errstate(all="ignore"):  # of NumPy's own arithmetic, with the JIT off
+        with np.errstate(all="ignore"):  # NumPy warns with the JIT off
             try:
                 learner.partial_fit(X, scale * y)
-                refusal = ""
+                message = ""
             except ValueError as error:
-                refusal = str(error)
-        if refusal:
+                message = str(error)
+        if message:
             assert scale <= 1e-140
             assert not learner.__sklearn_is_fitted__()
             assert learner.step == "adaptive"
-            assert "X and y must not be so large, or so small, for this lam and step" in refusal
+            assert "X and y must not be so large, or so small, for this lam and step" in message
             continue
         assert np.isfinite(learner.iterate_).all()
         assert np.trace(learner.iterate_) <= (1 + 1e-13) / lam
@@ -187,7 +191,7 @@ def test_the_ends_of_the_floating_range_are_survived(rule, lam, scale):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
-def test_iterates_are_feasible(rule):
+def test_iterates_and_their_mean_are_feasible(rule):
     for lam in (1e-6, 1.0, 1e3):
         learner = ltl.OnlineLTL(lam, **rule)
         for X, y in ragged_tasks(0, 40, 9, (1, 20)):
@@ -198,8 +202,8 @@ def test_iterates_are_feasible(rule):
                 assert np.linalg.eigvalsh(D)[0] >= -1e-13 / lam
 
 
-def test_the_paper_algorithm_to_the_letter():
-    """Algorithm 1 written out once more, with the literal gradient and a feasible start."""
+def test_euclidean_theory_steps_equal_the_papers_algorithm_1():
+    """Run Algorithm 1 with the paper's formula of the gradient, from a feasible D."""
     from naive import literal_gradient
 
     lam, tasks = 0.05, ragged_tasks(0, 25, 6, (4, 4))
@@ -212,7 +216,7 @@ def test_the_paper_algorithm_to_the_letter():
     assert relative(learner.iterate_, D) < 1e-10
 
 
-def test_first_representation_and_averaging():
+def test_first_iterate_and_averaging():
     (X, y), *_ = ragged_tasks(0, 1, 4, (5, 5))
     for geometry, share in (("entropic", 5), ("euclidean", 4)):
         learner = ltl.OnlineLTL(0.5, geometry=geometry).partial_fit(X, y)
@@ -224,7 +228,7 @@ def test_first_representation_and_averaging():
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_fit_equals_repeated_partial_fit_to_the_bit(rule, fit_intercept):
+def test_fit_is_bitwise_equal_to_repeated_partial_fit(rule, fit_intercept):
     for d, sizes in ((6, (1, 12)), (70, (60, 80))):
         tasks = ragged_tasks(1, 12, d, sizes)
         one, other = (ltl.OnlineLTL(0.1, fit_intercept=fit_intercept, **rule) for _ in range(2))
@@ -249,26 +253,26 @@ def test_groups_are_tasks_in_order_of_first_appearance():
     assert ltl.OnlineLTL().fit(X, y).n_tasks_seen_ == 1
 
 
-def test_reading_and_saving_never_change_later_bits():
+def test_reading_and_pickling_do_not_change_later_results():
     tasks = ragged_tasks(0, 30, 7, (1, 9))
     for rule in RULES:
-        silent = ltl.OnlineLTL(0.1, **rule).fit(tasks)
-        watched = ltl.OnlineLTL(0.1, **rule)
+        expected = ltl.OnlineLTL(0.1, **rule).fit(tasks)
+        learner = ltl.OnlineLTL(0.1, **rule)
         for X, y in tasks:
-            watched.partial_fit(X, y)
-            snapshot = watched.D_
+            learner.partial_fit(X, y)
+            snapshot = learner.D_
             kept = snapshot.copy()
-            watched.iterate_[:] = 0
-            watched.transform(X)
-            watched.adapt(X, y)
-            watched = pickle.loads(pickle.dumps(watched))
-        assert np.array_equal(silent.D_, watched.D_)
-        watched.partial_fit(X, y)
+            learner.iterate_[:] = 0
+            learner.transform(X)
+            learner.adapt(X, y)
+            learner = pickle.loads(pickle.dumps(learner))
+        assert np.array_equal(expected.D_, learner.D_)
+        learner.partial_fit(X, y)
         assert np.array_equal(snapshot, kept)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
-def test_representations_of_the_same_numbers_give_the_same_numbers(rule):
+def test_results_do_not_depend_on_dtype_or_memory_layout(rule):
     rng = np.random.default_rng(0)
     tasks = [
         (rng.integers(-8, 9, size=(n, 5)) / 4, rng.integers(-8, 9, size=n) / 2) for n in (3, 8, 5)
@@ -280,7 +284,7 @@ def test_representations_of_the_same_numbers_give_the_same_numbers(rule):
         wide[tuple(slice(None, None, 2) for _ in array.shape)] = array
         return wide[tuple(slice(None, None, 2) for _ in array.shape)]
 
-    def frozen(array):
+    def read_only(array):
         array = array.copy()
         array.flags.writeable = False
         return array
@@ -294,7 +298,7 @@ def test_representations_of_the_same_numbers_give_the_same_numbers(rule):
         lambda a: a[::-1][::-1],
         lambda a: a.tolist(),
         strided,
-        frozen,
+        read_only,
     ]
     for form in forms:
         learner = ltl.OnlineLTL(0.1, **rule).fit([(form(X), form(y)) for X, y in tasks])
@@ -305,7 +309,7 @@ def test_representations_of_the_same_numbers_give_the_same_numbers(rule):
     assert np.array_equal(first, second)
 
 
-def test_inputs_are_never_modified():
+def test_inputs_are_not_modified():
     X, y = sphere_task(np.random.default_rng(0), 9, 4)
     X_before, y_before = X.copy(), y.copy()
     for rule, fit_intercept in product(RULES, (False, True)):
@@ -323,34 +327,34 @@ def test_memory_does_not_grow_with_the_number_of_tasks(rule):
     for X, y in ragged_tasks(0, 300, 5, (2, 9)):
         learner.partial_fit(X, y)
         sizes.add(len(pickle.dumps(learner)))
-    # A pickled integer or float grows by a few bytes with its value; a kept task would add 100.
+    # Pickled integers and floats grow by a few bytes with their values; a task would add 100.
     assert max(sizes) - min(sizes) < 64
 
 
-def regret(tasks, learner, rivals):
-    best = min(np.mean([reference.task_loss(D, X, y) for X, y in tasks]) for D in rivals)
+def regret(tasks, learner, comparators):
+    best = min(np.mean([reference.task_loss(D, X, y) for X, y in tasks]) for D in comparators)
     return learner.cumulative_loss_ / len(tasks) - best
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
 @pytest.mark.parametrize("lam", [1e-3, 0.1, 10.0])
-def test_regret_stays_below_its_bound(rule, lam):
+def test_regret_is_below_its_bound(rule, lam):
     rng = np.random.default_rng(0)
     tasks = ragged_tasks(0, 80, 6, (2, 9))
     learner = ltl.OnlineLTL(lam, **rule).fit(tasks)
-    rivals = [
+    comparators = [
         random_psd(rng, 6, rank=rank, trace=1 / lam) for rank in range(1, 7) for _ in range(5)
     ]
     support = np.zeros((6, 6))
     support[:4, :4] = np.eye(4) / (4 * lam)
     bounds = [ltl.OnlineLTL(lam, **rule).fit(tasks[:t]).regret_bound_ for t in (20, 40, 80)]
-    assert regret(tasks, learner, [*rivals, support]) <= learner.regret_bound_
+    assert regret(tasks, learner, [*comparators, support]) <= learner.regret_bound_
     assert learner.regret_bound_ == bounds[-1]
     assert all(bound > 0 for bound in bounds)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
-def test_regret_bounds_are_the_formulas(rule):
+def test_regret_bound_equals_its_formula(rule):
     tasks, lam = ragged_tasks(0, 20, 5, (2, 6)), 0.3
     learner = ltl.OnlineLTL(lam, **rule).fit(tasks)
     entropic = rule["geometry"] == "entropic"
@@ -374,7 +378,7 @@ def test_regret_bounds_are_the_formulas(rule):
     assert learner.regret_bound_ == pytest.approx(expected)
 
 
-def test_a_copy_learns_on_its_own():
+def test_training_a_copy_does_not_change_the_original():
     tasks = ragged_tasks(0, 6, 4, (2, 5))
     learner = ltl.OnlineLTL().fit(tasks)
     before = learner.iterate_
@@ -383,7 +387,7 @@ def test_a_copy_learns_on_its_own():
     assert np.array_equal(learner.iterate_, before)
 
 
-def test_without_signal_nothing_moves():
+def test_zero_targets_do_not_change_the_iterate():
     tasks = [(X, 0 * y) for X, y in ragged_tasks(0, 5, 4, (1, 6))]
     for rule in RULES:
         learner = ltl.OnlineLTL(**rule).fit(tasks)
@@ -393,7 +397,7 @@ def test_without_signal_nothing_moves():
             assert learner.regret_bound_ == 0
 
 
-def test_adapt_and_transform_are_the_same_ridge_regression():
+def test_adapt_equals_ridge_on_transformed_inputs():
     tasks = ragged_tasks(0, 30, 6, (3, 9))
     X, y = sphere_task(np.random.default_rng(9), 12, 6)
     for fit_intercept in (False, True):
@@ -412,7 +416,7 @@ def test_fit_intercept_centres_each_task():
     assert relative(ltl.OnlineLTL(0.1, fit_intercept=True).fit(moved).D_, expected) < 1e-10
 
 
-def test_before_the_first_task():
+def test_attributes_raise_not_fitted_error_before_the_first_task():
     learner = ltl.OnlineLTL()
     for name in ("D_", "iterate_", "n_tasks_seen_", "cumulative_loss_", "regret_bound_"):
         with pytest.raises(NotFittedError, match="has not seen a task yet"):
@@ -425,13 +429,13 @@ def test_before_the_first_task():
         learner.get_feature_names_out()
 
 
-def test_fit_starts_over_and_a_clone_starts_fresh():
+def test_fit_and_clone_discard_earlier_tasks():
     few, many = ragged_tasks(0, 3, 4, (2, 5)), ragged_tasks(1, 9, 6, (2, 5))
     learner = ltl.OnlineLTL(0.3, geometry="euclidean", step_scale=2.0).fit(many)
-    again = clone(learner)
-    assert again.get_params() == learner.get_params()
-    assert not hasattr(again, "D_")
-    assert np.array_equal(learner.fit(few).D_, again.fit(few).D_)
+    cloned = clone(learner)
+    assert cloned.get_params() == learner.get_params()
+    assert not hasattr(cloned, "D_")
+    assert np.array_equal(learner.fit(few).D_, cloned.fit(few).D_)
     assert learner.n_tasks_seen_ == 3
 
 
@@ -478,22 +482,22 @@ BAD_TASKS = {
     "too large y": ([[1.0, 1.0]], [1e200], r"X and y must not be so large, .* 1e\+200 in y"),
 }
 
-NO_FLOATS = ("text", "complex", "masked", "masked y", "no target")
+NOT_FLOAT_ARRAYS = ("text", "complex", "masked", "masked y", "no target")
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflow with the JIT off
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
 @pytest.mark.parametrize(
     ("bad", "as_arrays"),
     [
         (bad, as_arrays)
         for bad in BAD_TASKS
-        for as_arrays in (False, True)[: 1 + (bad not in NO_FLOATS)]
+        for as_arrays in (False, True)[: 1 + (bad not in NOT_FLOAT_ARRAYS)]
     ],
 )
-def test_a_bad_task_is_named_and_changes_nothing(rule, bad, as_arrays):
+def test_partial_fit_rejects_a_bad_task_and_keeps_the_state(rule, bad, as_arrays):
     X, y, message = BAD_TASKS[bad]
-    if as_arrays:  # which take the fast path
+    if as_arrays:  # float arrays take the fast path of validation
         X, y = np.array(X, dtype=float), np.array(y, dtype=float)
     tasks = ragged_tasks(0, 12, 2, (1, 4))
     expected = ltl.OnlineLTL(0.1, **rule).fit(tasks)
@@ -510,7 +514,7 @@ def test_a_bad_task_is_named_and_changes_nothing(rule, bad, as_arrays):
     assert learner.regret_bound_ == expected.regret_bound_
 
 
-def test_a_bad_task_among_many_is_named_and_the_old_fit_stays():
+def test_fit_names_the_bad_task_and_keeps_the_earlier_fit():
     tasks = ragged_tasks(0, 5, 2, (2, 4))
     learner = ltl.OnlineLTL().fit(tasks)
     before = learner.D_
@@ -523,9 +527,9 @@ def test_a_bad_task_among_many_is_named_and_the_old_fit_stays():
         with pytest.raises(ValueError, match=message):
             learner.fit([*tasks[:3], bad, *tasks[3:]])
         assert np.array_equal(learner.D_, before)
-    for nothing in ([], iter(())):
+    for empty in ([], iter(())):
         with pytest.raises(ValueError, match="at least one task"):
-            learner.fit(nothing)
+            learner.fit(empty)
     with pytest.raises(ValueError, match="requires y"):
         learner.fit(np.ones((3, 2)))
     assert np.array_equal(learner.D_, before)
@@ -561,7 +565,7 @@ def test_a_bad_task_among_many_is_named_and_the_old_fit_stays():
         ({"fit_intercept": "no"}, "fit_intercept must be True or False, got 'no'"),
     ],
 )
-def test_a_bad_parameter_is_named(parameters, message):
+def test_bad_parameter_raises_value_error(parameters, message):
     X, y = np.ones((2, 2)), np.ones(2)
     for call in ("fit", "partial_fit"):
         learner = ltl.OnlineLTL(**parameters)
@@ -574,7 +578,7 @@ def test_a_bad_parameter_is_named(parameters, message):
     assert "task 0" not in str(error.value)
 
 
-def test_parameters_must_not_change_within_a_run():
+def test_partial_fit_rejects_changed_parameters():
     X, y = np.eye(2), np.ones(2)
     learner = ltl.OnlineLTL(0.5).partial_fit(X, y)
     before = learner.iterate_
