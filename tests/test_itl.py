@@ -1,4 +1,4 @@
-"""ITL: scikit-learn's Ridge, task by task, and its whole path."""
+"""Compare ITL and its path over lams with scikit-learn's Ridge on each task."""
 
 import pickle
 
@@ -18,7 +18,7 @@ def ridge(X, y, lam, fit_intercept):
 
 
 def hard_tasks():
-    """n = 1, n > d, n < d, dependent rows, columns on different scales, constant columns."""
+    """Return tasks with n < d and n > d, repeated rows, and badly scaled or constant columns."""
     rng = np.random.default_rng(0)
     tasks = ragged_tasks(0, 6, 5, (1, 12))
     X, y = sphere_task(rng, 8, 5)
@@ -30,7 +30,7 @@ def hard_tasks():
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("lam", [1e-6, 1e-2, 1.0, 1e3])
-def test_itl_is_scikit_learn_ridge_task_by_task(lam, fit_intercept):
+def test_itl_agrees_with_ridge_on_each_task(lam, fit_intercept):
     tasks = hard_tasks()
     model = ltl.ITL(lam, fit_intercept=fit_intercept).fit(tasks)
     for (X, y), w, intercept in zip(tasks, model.coef_, model.intercept_, strict=True):
@@ -43,7 +43,7 @@ def test_itl_is_scikit_learn_ridge_task_by_task(lam, fit_intercept):
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_the_path_is_as_many_fits(fit_intercept):
+def test_path_equals_one_fit_per_lam(fit_intercept):
     tasks = hard_tasks()
     weights, intercepts = ltl.ITL(fit_intercept=fit_intercept).path(tasks, LAMS)
     assert weights.shape == (30, 9, 5)
@@ -54,7 +54,7 @@ def test_the_path_is_as_many_fits(fit_intercept):
 
 
 @needs_schools
-def test_itl_is_scikit_learn_ridge_on_schools():
+def test_path_agrees_with_ridge_on_schools():
     tasks = schools_tasks()
     weights, _ = ltl.ITL().path(tasks, LAMS[::5])
     for t, (X, y) in enumerate(tasks):
@@ -62,8 +62,8 @@ def test_itl_is_scikit_learn_ridge_on_schools():
             assert relative(weights[k, t], ridge(X, y, lam, False).coef_) < 1e-8
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
-def test_a_bad_argument_is_named_and_changes_nothing():
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflow with the JIT off
+def test_bad_argument_raises_and_keeps_the_earlier_fit():
     tasks = hard_tasks()
     model = ltl.ITL(0.1).fit(tasks)
     before = pickle.dumps(model)
