@@ -1,4 +1,4 @@
-"""OnlineLTLPath is as many OnlineLTL; scores are those of `evaluate`; the best is chosen."""
+"""Compare OnlineLTLPath and select_lam with single learners and `evaluate`."""
 
 import pickle
 import tracemalloc
@@ -28,14 +28,14 @@ def validation_tasks(d=6, n_tasks=7, seed=9, sizes=(4, 20)):
     return tasks.split_samples(0.5, random_state=0)
 
 
-def named(rule):
+def rule_id(rule):
     return "-".join(str(value) for value in rule.values())
 
 
 @pytest.mark.filterwarnings("ignore:the best lam")
 @pytest.mark.parametrize("score_every", [None, 1, 3])
-@pytest.mark.parametrize("rule", RULES, ids=named)
-def test_a_path_is_as_many_learners_after_every_task(rule, score_every):
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
+def test_path_equals_one_learner_per_lam_after_every_task(rule, score_every):
     validation = validation_tasks()
     path = ltl.OnlineLTLPath(validation=validation, score_every=score_every, **rule)
     learners = [ltl.OnlineLTL(lam, **rule) for lam in LAMS]
@@ -60,7 +60,7 @@ def test_a_path_is_as_many_learners_after_every_task(rule, score_every):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the best lam")
 @pytest.mark.parametrize("metric", ["mse", "explained_variance", "r2"])
-def test_scores_equal_an_evaluation_from_scratch_over_a_long_run(metric):
+def test_scores_agree_with_evaluate_after_300_tasks(metric):
     environment = ltl.datasets.make_environment(20, noise=0.1, random_state=0)
     validation = environment.tasks(8, 30).split_samples(0.5, random_state=0)
     for rule in RULES[:3]:
@@ -75,8 +75,8 @@ def test_scores_equal_an_evaluation_from_scratch_over_a_long_run(metric):
 
 
 @pytest.mark.filterwarnings("ignore:the best lam")
-@pytest.mark.parametrize("rule", RULES[:3], ids=named)
-def test_the_same_bits_for_any_number_of_threads(rule):
+@pytest.mark.parametrize("rule", RULES[:3], ids=rule_id)
+def test_path_is_bitwise_equal_for_any_number_of_threads(rule):
     environment = ltl.datasets.make_environment(40, random_state=0)
     validation = environment.tasks(10, 60).split_samples(0.5, random_state=0)
     tasks = environment.tasks(6, 30)
@@ -89,7 +89,7 @@ def test_the_same_bits_for_any_number_of_threads(rule):
         assert np.array_equal(one.scores_, other.scores_)
 
 
-def test_several_step_scales_make_pairs():
+def test_path_with_several_step_scales_fits_each_pair():
     validation, tasks = validation_tasks(), ragged_tasks(0, 8, 6, (1, 15))
     lams, scales = [0.003, 0.01, 0.03, 0.1], [0.5, 1.0, 2.0]
     path = ltl.OnlineLTLPath(lams, validation, step_scale=scales).fit(tasks)
@@ -105,12 +105,12 @@ def test_several_step_scales_make_pairs():
         assert path.best_lam_ == lams[i]
     assert path.best_step_scale_ == scales[j]
     assert np.array_equal(path.D_, path.representations_[i, j])
-    alone = ltl.OnlineLTLPath([0.1], step_scale=2.0).fit(tasks)
+    single = ltl.OnlineLTLPath([0.1], step_scale=2.0).fit(tasks)
     with pytest.raises(AttributeError, match="needs a step_scale that is a sequence"):
-        _ = alone.best_step_scale_
+        _ = single.best_step_scale_
 
 
-def test_ties_go_to_the_larger_lam():
+def test_equal_scores_select_the_largest_lam():
     lams = np.array([0.1, 10.0, 1.0])
     assert best_candidate(np.array([2.0, 2.0, 2.0]), lams, "mse") == 1
     assert best_candidate(np.array([1.0, 2.0, 1.0]), lams, "mse") == 2
@@ -121,21 +121,21 @@ def test_ties_go_to_the_larger_lam():
         assert path.best_lam_ == 10.0
 
 
-def test_the_edge_of_the_grid_warns_once():
+def test_best_lam_at_the_edge_warns_once_per_fit():
     validation, tasks = validation_tasks(), ragged_tasks(0, 8, 6, (4, 15))
     path = ltl.OnlineLTLPath([10.0, 100.0, 1000.0], validation).fit(tasks)
     with pytest.warns(
         UserWarning, match=r"best lam, 10, is at the edge .* \(10 to 1e\+03\)"
-    ) as seen:
+    ) as caught:
         _ = path.best_lam_
-    assert seen[0].filename == __file__
-    _ = path.best_lam_, path.D_, path.partial_fit(*tasks[0]).best_lam_  # not again
+    assert caught[0].filename == __file__
+    _ = path.best_lam_, path.D_, path.partial_fit(*tasks[0]).best_lam_  # no second warning
     path.fit(tasks)
     with pytest.warns(UserWarning, match="at the edge"):
         _ = path.D_
 
 
-def test_scores_cost_nothing_until_they_are_read(monkeypatch):
+def test_scores_are_computed_when_read_and_cached(monkeypatch):
     validation, tasks = validation_tasks(), ragged_tasks(0, 9, 6, (4, 15))
     scored = []
     score = HeldOut.score
@@ -149,7 +149,7 @@ def test_scores_cost_nothing_until_they_are_read(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:the best lam")
-def test_progress_is_shown_when_asked_for(capsys):
+def test_progress_bar_is_shown_only_with_progress(capsys):
     validation, tasks = validation_tasks(), ragged_tasks(0, 9, 6, (4, 15))
     ltl.OnlineLTLPath(validation=validation).fit(tasks)
     assert capsys.readouterr().err == ""
@@ -162,7 +162,7 @@ def test_progress_is_shown_when_asked_for(capsys):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the best lam")
-@pytest.mark.parametrize("rule", RULES[:2], ids=named)
+@pytest.mark.parametrize("rule", RULES[:2], ids=rule_id)
 def test_memory_does_not_grow_with_the_number_of_tasks(rule):
     environment = ltl.datasets.make_environment(20, random_state=0)
     validation = environment.tasks(5, 20).split_samples(0.5, random_state=0)
@@ -179,12 +179,12 @@ def test_memory_does_not_grow_with_the_number_of_tasks(rule):
         return top
 
     peak(10)
-    kept = 360 * 10 * 21 * 8  # bytes, if the 360 tasks more were kept
-    assert peak(400) <= peak(40) + 0.2 * kept
+    task_bytes = 360 * 10 * 21 * 8  # bytes of the 360 additional tasks
+    assert peak(400) <= peak(40) + 0.2 * task_bytes
 
 
 @pytest.mark.filterwarnings("ignore:the best lam")
-def test_a_path_can_be_cloned_pickled_and_continued():
+def test_path_can_be_pickled_continued_and_cloned():
     validation, tasks = validation_tasks(), ragged_tasks(0, 10, 6, (4, 15))
     whole = ltl.OnlineLTLPath(validation=validation).fit(tasks)
     half = ltl.OnlineLTLPath(validation=validation).fit(tasks[:5])
@@ -200,16 +200,16 @@ def test_a_path_can_be_cloned_pickled_and_continued():
     assert np.array_equal(fresh.fit(tasks).scores_, whole.scores_)
 
 
-def test_a_path_without_validation_learns_but_cannot_choose():
+def test_path_without_validation_has_no_scores():
     tasks = ragged_tasks(0, 4, 6, (4, 15))
     path = ltl.OnlineLTLPath([0.1, 1.0]).fit(tasks)
     assert path.representations_.shape == (2, 6, 6)
     for name in ("scores_", "best_lam_", "D_"):
         with pytest.raises(ValueError, match=r"validation must be a pair \(train, test\)"):
             getattr(path, name)
-    alone = ltl.OnlineLTLPath([0.1]).fit(tasks)
-    assert alone.best_lam_ == 0.1
-    assert np.array_equal(alone.D_, ltl.OnlineLTL(0.1).fit(tasks).D_)
+    single = ltl.OnlineLTLPath([0.1]).fit(tasks)
+    assert single.best_lam_ == 0.1
+    assert np.array_equal(single.D_, ltl.OnlineLTL(0.1).fit(tasks).D_)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_path_without_validation_learns_but_cannot_choose():
         ({"averaging": "mean"}, "averaging must be one of"),
     ],
 )
-def test_a_bad_parameter_of_a_path_is_named(change, message):
+def test_bad_parameter_of_path_raises(change, message):
     X, y = ragged_tasks(0, 1, 6, (4, 15))[0]
     path = ltl.OnlineLTLPath(**({"validation": validation_tasks()} | change))
     for call in (lambda: path.partial_fit(X, y), lambda: path.fit([(X, y)])):
@@ -242,19 +242,19 @@ def test_a_bad_parameter_of_a_path_is_named(change, message):
         assert not hasattr(path, "n_features_in_")
 
 
-def test_validation_of_another_width_is_named():
+def test_validation_with_other_number_of_features_raises():
     X, y = ragged_tasks(0, 1, 5, (4, 15))[0]
     with pytest.raises(ValueError, match="X has 5 features, but the tasks of validation have 6"):
         ltl.OnlineLTLPath(validation=validation_tasks()).partial_fit(X, y)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow, with the JIT off
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflow with the JIT off
 @pytest.mark.filterwarnings("ignore:the best lam")
-def test_a_bad_task_changes_no_candidate():
+def test_bad_task_or_changed_parameter_raises_and_keeps_the_state():
     tasks = ragged_tasks(0, 4, 6, (4, 15))
     path = ltl.OnlineLTLPath(validation=validation_tasks()).fit(tasks)
     before = pickle.dumps(path)
-    # At 1e153 the candidates with large lam could take the task, those with small lam could not.
+    # Inputs of 1e153 overflow for candidates with a small lam only.
     for X, y, message in [
         (np.full((2, 6), np.nan), np.ones(2), "X must hold finite numbers only"),
         (np.ones((2, 5)), np.ones(2), "X has 5 features"),
@@ -277,25 +277,24 @@ def test_a_bad_task_changes_no_candidate():
 
 
 @pytest.mark.filterwarnings("ignore:the best lam")
-def test_what_was_learned_is_read_as_it_was_learned():
-    """Whatever becomes of the parameters, and of arrays that were given or handed out."""
+def test_results_do_not_change_with_parameters_or_shared_arrays():
+    """Parameters, the array passed as lams and returned arrays change after the fit."""
     tasks, lams = ragged_tasks(0, 8, 6, (4, 15)), np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
     path = ltl.OnlineLTLPath(lams, validation_tasks()).fit(tasks)
     expected = path.lams_, path.scores_, path.best_lam_, path.D_
     path.lams_[:] = 7.0
     lams *= 2
     path.set_params(lams=[7.0, 8.0], metric="r2", step_scale=[1.0, 2.0])
-    for now, then in zip(
-        (path.lams_, path.scores_, path.best_lam_, path.D_), expected, strict=True
-    ):
-        assert np.array_equal(now, then)
+    actual = path.lams_, path.scores_, path.best_lam_, path.D_
+    for after, before in zip(actual, expected, strict=True):
+        assert np.array_equal(after, before)
     assert not hasattr(path, "best_step_scale_")
     default = ltl.select_lam(ltl.ITL(), tasks, validation_tasks())
     default.lams[:] = 1.0
     assert LAMS[0] == 1e-6
 
 
-def test_a_new_fit_forgets_the_validation_tasks():
+def test_fit_discards_earlier_validation_tasks():
     tasks = ragged_tasks(0, 4, 6, (4, 15))
     path = ltl.OnlineLTLPath([0.1, 1.0], validation_tasks(), score_every=1)
     path.set_params(geometry="euclidean", step="theory").fit(tasks)
@@ -320,11 +319,11 @@ LEARNERS = [
 @pytest.mark.filterwarnings("ignore:the best lam")
 @pytest.mark.parametrize("learner", LEARNERS, ids=repr)
 @pytest.mark.parametrize("metric", ["mse", "explained_variance"])
-def test_select_lam_fits_each_and_takes_the_best(learner, metric):
+def test_select_lam_fits_each_lam_and_returns_the_best(learner, metric):
     validation = validation_tasks(sizes=(10, 20))
     tasks = ltl.TaskSet(ragged_tasks(0, 15, 6, (3, 15)))
     lams = [10.0, 1e-5, 1e-3, 1e-2, 0.1, 1.0, 100.0]
-    found = ltl.select_lam(learner, tasks, validation, lams, metric)
+    selection = ltl.select_lam(learner, tasks, validation, lams, metric)
     expected = [
         ltl.evaluate(
             clone(learner).set_params(lam=lam).fit(tasks).D_,
@@ -336,18 +335,18 @@ def test_select_lam_fits_each_and_takes_the_best(learner, metric):
     ]
     batch = isinstance(learner, ltl.BatchLTL | ltl.MTL)
     allowed = {"rel": 1e-3, "abs": 1e-3} if batch else {"rel": 1e-10}
-    assert found.task_scores == pytest.approx(np.array(expected), **allowed)
-    assert found.scores == pytest.approx(found.task_scores.mean(axis=1))
+    assert selection.task_scores == pytest.approx(np.array(expected), **allowed)
+    assert selection.scores == pytest.approx(selection.task_scores.mean(axis=1))
     means = np.mean(expected, axis=1)
     best = lams[int(np.argmin(means) if metric == "mse" else np.argmax(means))]
-    assert found.best_lam == best == found.learner.lam
-    assert type(found.learner) is type(learner)
-    assert found.learner.n_features_in_ == 6
-    assert found.learner.adapt(*tasks[0]).coef_.shape == (6,)
-    if hasattr(found.learner, "coef_"):
-        assert found.learner.coef_.shape == (15, 6)
+    assert selection.best_lam == best == selection.learner.lam
+    assert type(selection.learner) is type(learner)
+    assert selection.learner.n_features_in_ == 6
+    assert selection.learner.adapt(*tasks[0]).coef_.shape == (6,)
+    if hasattr(selection.learner, "coef_"):
+        assert selection.learner.coef_.shape == (15, 6)
     assert not hasattr(learner, "n_features_in_")
-    lines = repr(found).splitlines()
+    lines = repr(selection).splitlines()
     assert lines[0] == f"Selection of lam for {type(learner).__name__} by 7 validation tasks"
     assert sum("<- best" in line for line in lines) == 1
     assert len(lines) == 9
@@ -356,7 +355,7 @@ def test_select_lam_fits_each_and_takes_the_best(learner, metric):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the best lam")
 @pytest.mark.parametrize("learner", LEARNERS, ids=repr)
-def test_a_selection_has_the_same_bits_for_any_number_of_threads(learner):
+def test_select_lam_is_bitwise_equal_for_any_number_of_threads(learner):
     environment = ltl.datasets.make_environment(100, noise=0.05, random_state=0)
     validation = environment.tasks(4, 60).split_samples(0.5, random_state=0)
     tasks = environment.tasks(20, 30)
@@ -370,20 +369,20 @@ def test_a_selection_has_the_same_bits_for_any_number_of_threads(learner):
     assert np.array_equal(one.learner.D_, two.learner.D_)
 
 
-def test_select_lam_warns_of_the_edge_and_of_short_fits():
+def test_select_lam_warns_of_the_edge_and_of_fits_that_did_not_converge():
     validation, tasks = validation_tasks(), ragged_tasks(0, 8, 6, (4, 15))
-    with pytest.warns(UserWarning, match="the best lam, 100, is at the edge") as seen:
+    with pytest.warns(UserWarning, match="the best lam, 100, is at the edge") as caught:
         ltl.select_lam(ltl.ITL(), tasks, validation, [100.0, 1000.0])
-    assert seen[0].filename == __file__
-    short = (
+    assert caught[0].filename == __file__
+    message = (
         "of 3 fits of BatchLTL did not reach tol=1e-06; the one with the best lam, .* one of them"
     )
     with (
-        pytest.warns(ConvergenceWarning, match=short) as seen,
+        pytest.warns(ConvergenceWarning, match=message) as caught,
         pytest.warns(UserWarning, match="at the edge"),
     ):
         ltl.select_lam(ltl.BatchLTL(max_iter=1), tasks, validation, [0.1, 0.01, 1e4])
-    assert seen[0].filename == __file__
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(
@@ -405,7 +404,7 @@ def test_select_lam_warns_of_the_edge_and_of_short_fits():
         ({"n_threads": 0}, ValueError, "n_threads must be"),
     ],
 )
-def test_a_bad_argument_of_select_lam_is_named(change, kind, message):
+def test_bad_argument_of_select_lam_raises(change, kind, message):
     arguments = {
         "learner": ltl.ITL(),
         "tasks": ragged_tasks(0, 3, 6, (4, 15)),
