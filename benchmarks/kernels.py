@@ -1,10 +1,10 @@
-"""The mathematics of one task, kernel by kernel, against its plain-NumPy twin."""
+"""Compare the kernels of one task with the NumPy reference."""
 
 from functools import partial
 
 import numpy as np
 
-from benchmarks.timing import _Compared
+from benchmarks.timing import _Comparison
 from fastltl import reference
 from fastltl._kernels import spectral, task
 
@@ -12,8 +12,8 @@ SIZES = [(50, 20), (50, 50), (200, 50), (500, 50)]
 RADIUS = 100.0
 
 
-def draw(d, n):
-    """A representation of trace RADIUS, and a task with inputs on the sphere."""
+def draw_problem(d, n):
+    """Draw a representation of trace RADIUS and a task with inputs on the unit sphere."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
@@ -22,27 +22,27 @@ def draw(d, n):
     return D * RADIUS / np.trace(D), X, X @ rng.normal(size=d)
 
 
-class Kernels(_Compared):
-    """Gradient and weights of a task, and the projection of a matrix with eigenvalues to clip."""
+class Kernels(_Comparison):
+    """Time the gradient and weights of a task, and a projection that clips eigenvalues."""
 
     params = (["task_gradient", "ridge_weights", "project"], SIZES)
     param_names = ("kernel", "(d, n)")
     repeats = 25
 
     def setup_cache(self):
-        return {size: draw(*size) for size in SIZES}
+        return {size: draw_problem(*size) for size in SIZES}
 
     def runs(self, data, name, size):
         D, X, y = data[size]
         arguments = D, X, y
         if name == "project":
             arguments = D - RADIUS / len(D) * np.eye(len(D)), RADIUS / 4
-        home = spectral if name == "project" else task
-        return (partial(getattr(module, name), *arguments) for module in (home, reference))
+        kernels = spectral if name == "project" else task
+        return (partial(getattr(module, name), *arguments) for module in (kernels, reference))
 
 
-class RankTwoUpdate(_Compared):
-    """A kept eigen-decomposition updated by two secular equations, against starting over."""
+class RankTwoUpdate(_Comparison):
+    """Time an update of an eigen-decomposition by two secular equations against a new one."""
 
     params = ([50, 200, 500], ["a tenth", "all"])
     param_names = ("d", "rank")
@@ -50,19 +50,22 @@ class RankTwoUpdate(_Compared):
 
     def setup_cache(self):
         rng = np.random.default_rng(0)
-        return {d: (draw(d, 1)[0], rng.normal(size=d), rng.normal(size=d)) for d in (50, 200, 500)}
+        return {
+            d: (draw_problem(d, 1)[0], rng.normal(size=d), rng.normal(size=d))
+            for d in (50, 200, 500)
+        }
 
     def runs(self, data, d, rank):
         D, a, b = data[d]
-        known = d if rank == "all" else d // 10
+        n_known = d if rank == "all" else d // 10
         values, V = np.linalg.eigh(D)
-        values[: d - known] = 0.0
+        values[: d - n_known] = 0.0
         A = (V * values) @ V.T
 
         def fast():
             vectors, new = np.zeros((d, d)), np.zeros(d)
-            vectors[:known], new[:known] = V.T[d - known :], values[d - known :]
-            size = spectral.rank_two_update(vectors, new, known, a, b, 0.1)
+            vectors[:n_known], new[:n_known] = V.T[d - n_known :], values[d - n_known :]
+            size = spectral.rank_two_update(vectors, new, n_known, a, b, 0.1)
             return spectral.compose(vectors[:size], new[:size], 0.0)
 
         def plain():

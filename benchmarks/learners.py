@@ -1,4 +1,4 @@
-"""BatchLTL, MTL, OnlineLTLPath and ITL, against plain NumPy and scikit-learn."""
+"""Compare BatchLTL, MTL, OnlineLTLPath and ITL with plain NumPy and scikit-learn."""
 
 import warnings
 from functools import partial
@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.linear_model import Ridge
 
 import fastltl as ltl
-from benchmarks.timing import _Compared
+from benchmarks.timing import _Comparison
 from fastltl import reference
 
 LAMS = np.logspace(-6, 3, 30)
@@ -16,12 +16,12 @@ PATHS = {"default": ("entropic", "adaptive"), "paper": ("euclidean", "theory")}
 TOL = 1e-4
 
 
-def draw(n_tasks, n, seed=0):
+def draw_tasks(n_tasks, n, seed=0):
     return ltl.datasets.make_environment(50, random_state=seed).tasks(n_tasks, n)
 
 
-def halves(n_tasks, n):
-    return draw(n_tasks, 2 * n, seed=1).split_samples(0.5, random_state=0)
+def draw_validation(n_tasks, n):
+    return draw_tasks(n_tasks, 2 * n, seed=1).split_samples(0.5, random_state=0)
 
 
 def batch_fit(name, lam, tasks):
@@ -38,12 +38,12 @@ def path_fit(rule, tasks, validation):
         LAMS, validation, geometry=geometry, step=step, score_every=1, n_threads=2
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the best lam is at an edge
+        warnings.simplefilter("ignore", UserWarning)  # the best lam is at the edge
         return path.fit(tasks).scores_
 
 
 def numpy_path_fit(rule, tasks, validation):
-    """Thirty loops side by side, each mean of iterates scored on the validation tasks."""
+    """Run 30 loops task by task and score each mean of iterates on the validation tasks."""
     geometry, step = PATHS[rule]
     d = tasks.n_features
     first = np.eye(d) / (d + 1 if geometry == "entropic" else d)
@@ -77,8 +77,8 @@ def ridge_loop(tasks):
     return np.array([[weights(X, y, lam) for X, y in tasks] for lam in LAMS])
 
 
-class _Batch(_Compared):
-    """To a certified relative gap of 1e-4, with two threads; d = 50."""
+class _Batch(_Comparison):
+    """Time fits to a relative gap of at most 1e-4 with two threads; d = 50."""
 
     name: str
     tolerance = 1.01 * TOL
@@ -86,19 +86,19 @@ class _Batch(_Compared):
     param_names = ("lam",)
 
     def setup_cache(self):
-        return draw(*LEARNERS[self.name][1:])
+        return draw_tasks(*LEARNERS[self.name][1:])
 
     def runs(self, tasks, lam):
         return tuple(partial(fit, self.name, lam, tasks) for fit in (batch_fit, numpy_batch_fit))
 
     def track_relative_error(self, tasks, lam):
-        """How far above the lower of the two objectives this one is."""
+        """Return how far the objective exceeds plain NumPy's, or 0."""
         regularized = self.name == "MTL"
-        ours, theirs = (
+        objective, numpy_objective = (
             reference.mean_objective(fit(), tasks, regularized)[0]
             for fit in (self.fast, self.plain)
         )
-        return max(0.0, ours / theirs - 1)
+        return max(0.0, objective / numpy_objective - 1)
 
     track_relative_error.version = "2"
     track_relative_error.unit = "relative"
@@ -112,29 +112,29 @@ class Multitask(_Batch):
     name = "MTL"
 
 
-class Path(_Compared):
-    """30 lams and 12 validation tasks, scored at each of 50 tasks, with two threads."""
+class Path(_Comparison):
+    """Time a path of 30 lams over 50 tasks, scored after each on 12 validation tasks."""
 
     params = (list(PATHS),)
     param_names = ("rule",)
     repeats = 3
 
     def setup_cache(self):
-        return draw(50, 20), halves(12, 20)
+        return draw_tasks(50, 20), draw_validation(12, 20)
 
     def runs(self, data, rule):
         return partial(path_fit, rule, *data), partial(numpy_path_fit, rule, *data)
 
 
-class Independent(_Compared):
-    """30 lams for each of T tasks of 50 samples, against a loop over scikit-learn's Ridge."""
+class Independent(_Comparison):
+    """Time ITL with 30 lams on T tasks of 50 samples against a loop over scikit-learn's Ridge."""
 
     tolerance = 1e-8
     params = ([10, 100],)
     param_names = ("T",)
 
     def setup_cache(self):
-        return draw(100, 50)
+        return draw_tasks(100, 50)
 
     def runs(self, tasks, n_tasks):
         return partial(ridge_path, tasks[:n_tasks]), partial(ridge_loop, tasks[:n_tasks])

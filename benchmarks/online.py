@@ -1,11 +1,11 @@
-"""OnlineLTL task by task, against the plain-NumPy loop of `fastltl.reference`."""
+"""Compare OnlineLTL with the plain-NumPy loop of `fastltl.reference`."""
 
 from collections import deque
 from functools import partial
 from itertools import islice
 
 import fastltl as ltl
-from benchmarks.timing import _Compared
+from benchmarks.timing import _Comparison
 
 LAM = 1e-2
 RULES = {
@@ -21,7 +21,7 @@ def draw_tasks(d, n, n_tasks):
     return list(islice(environment.stream(n), n_tasks))
 
 
-def compiled_run(tasks, rule):
+def fastltl_run(tasks, rule):
     learner = ltl.OnlineLTL(LAM, **RULES[rule])
     for X, y in tasks:
         learner.partial_fit(X, y)
@@ -33,8 +33,8 @@ def numpy_run(tasks, rule):
     return deque(iterates, maxlen=1)[0][1]
 
 
-class Online(_Compared):
-    """Whole runs through `partial_fit`, from the first task on."""
+class Online(_Comparison):
+    """Time calls of `partial_fit` on T tasks, from the first."""
 
     params = (list(RULES), SIZES, [50, 100])
     param_names = ("rule", "(d, n)", "T")
@@ -45,11 +45,11 @@ class Online(_Compared):
     def runs(self, data, rule, size, n_tasks):
         self.repeats = {50: 25, 200: 7, 500: 3}[size[0]]
         tasks = data[size][:n_tasks]
-        return partial(compiled_run, tasks, rule), partial(numpy_run, tasks, rule)
+        return partial(fastltl_run, tasks, rule), partial(numpy_run, tasks, rule)
 
 
 class Growth:
-    """Microseconds a task as d grows, over 100 tasks of 50 samples."""
+    """Time 100 tasks of 50 samples as d grows."""
 
     params = (list(RULES), [100, 200, 500, 1000])
     param_names = ("rule", "d")
@@ -60,7 +60,7 @@ class Growth:
         return {d: draw_tasks(d, 50, 100) for d in self.params[1]}
 
     def setup(self, data, rule, d):
-        compiled_run(data[d][:3], rule)
+        fastltl_run(data[d][:3], rule)
 
     def time_hundred_tasks(self, data, rule, d):
-        compiled_run(data[d], rule)
+        fastltl_run(data[d], rule)

@@ -1,4 +1,4 @@
-"""Measure the start of a process, and the memory of a run."""
+"""Measure the start of a process and the memory of a run."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ print(time.perf_counter() - start)
 
 
 def seconds_to_first_task(cache):
-    """Time the first task of a new process, beyond the imports of Numba and scikit-learn."""
+    """Time the first task of a new process after the imports of Numba and scikit-learn."""
     run = subprocess.run(
         [sys.executable, "-c", FIRST_TASK],
         env=os.environ | {"NUMBA_CACHE_DIR": cache},
@@ -31,7 +31,7 @@ def seconds_to_first_task(cache):
 
 
 class Start:
-    """Imports, and the first `partial_fit` with and without compiled kernels on disk."""
+    """Time imports, and the first `partial_fit` with and without compiled kernels on disk."""
 
     version = "2"
     timeout = 600
@@ -56,7 +56,7 @@ class Start:
 
 
 class Memory:
-    """Measure the memory of a run over tasks of 20 samples, which it does not keep."""
+    """Measure the memory of a run over tasks of 20 samples."""
 
     params = (list(RULES), [50, 500])
     param_names = ("rule", "d")
@@ -76,8 +76,8 @@ class Memory:
         self.run(data[d], rule, 100)
 
     def track_growth(self, data, rule, d):
-        """Kilobytes that peak resident memory has grown by over many tasks more."""
-        learner = self.run(data[d], rule, 300)  # by when every eigenvector is known
+        """Return the kilobytes by which many further tasks raise peak resident memory."""
+        learner = self.run(data[d], rule, 300)  # to fill the buffer of eigenvectors
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for i in range(20_000 if d == 50 else 500):
             learner.partial_fit(*data[d][i % 50])

@@ -1,4 +1,4 @@
-"""Time two ways to do the same work alternately, so that a busy machine slows both."""
+"""Time two implementations alternately, so that other load slows both."""
 
 import time
 
@@ -12,28 +12,28 @@ def seconds(run):
     return time.perf_counter() - start
 
 
-def interleaved_medians(fast, plain, repeats):
-    """Median seconds of each."""
+def median_seconds(fast, plain, repeats):
+    """Return the median seconds of each function over interleaved runs."""
     return np.median([(seconds(fast), seconds(plain)) for _ in range(repeats)], axis=0)
 
 
 def relative(A, B):
-    """|A - B| / |B| in Frobenius norm."""
+    """Return |A - B| / |B| in Frobenius norm."""
     return float(np.linalg.norm(A - B) / np.linalg.norm(B))
 
 
-class _Compared:
+class _Comparison:
     """Base of the asv suites that compare fastltl with plain NumPy.
 
     A suite defines `runs(data, *params)`, which returns two functions without arguments, `fast`
-    and `plain`. BLAS uses one thread, and everything is compiled before it is timed.
+    and `plain`. BLAS uses one thread, and `setup` compiles the kernels before they are timed.
     """
 
     version = "2"
     timeout = 1200
-    #: Interleaved runs of which the medians are compared.
+    #: Number of interleaved runs; their medians are compared.
     repeats = 5
-    #: How far the results may differ.
+    #: Largest relative error of the result.
     tolerance = 1e-10
 
     def setup(self, data, *params):
@@ -48,12 +48,12 @@ class _Compared:
         self.fast()
 
     def track_time_over_numpy(self, data, *params):
-        """A fraction, so that a regression shows upward."""
-        fast, plain = interleaved_medians(self.fast, self.plain, self.repeats)
+        """Return the ratio of times; a rise is a regression."""
+        fast, plain = median_seconds(self.fast, self.plain, self.repeats)
         return fast / plain
 
     def track_relative_error(self, data, *params):
-        """Distance of the result from plain NumPy's."""
+        """Return the relative distance of the result from plain NumPy's."""
         return relative(self.fast(), self.plain())
 
     track_time_over_numpy.version = track_relative_error.version = "2"

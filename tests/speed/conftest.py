@@ -1,4 +1,4 @@
-"""The asv suites lie beside the package: last on the path, so that what is installed is timed."""
+"""Make `benchmarks` importable, last on the path so that the installed fastltl is timed."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""fastltl and plain NumPy side by side, on work that the asv suites define.
+"""Time fastltl and plain NumPy on cases of the asv benchmarks.
 
-Nothing is asserted of seconds. ``pytest tests/speed --benchmark-json=FILE`` and then
+The tests check results, not seconds. ``pytest tests/speed --benchmark-json=FILE`` and then
 ``python -m benchmarks.groups FILE`` print the ratios.
 """
 
