@@ -77,7 +77,7 @@ class Memory:
 
     def track_growth(self, data, rule, d):
         """Return the kilobytes by which many further tasks raise peak resident memory."""
-        learner = self.run(data[d], rule, 300)  # to fill the buffer of eigenvectors
+        learner = self.run(data[d], rule, 300)  # until all eigenvectors are stored
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for i in range(20_000 if d == 50 else 500):
             learner.partial_fit(*data[d][i % 50])

@@ -77,7 +77,7 @@ def test_secular_roots_equal_eigenvalues():
     assert distances == pytest.approx(poles - roots[:, None], abs=1e-15)
 
 
-def test_pivoted_cholesky_has_one_row_per_rank():
+def test_number_of_rows_of_pivoted_cholesky_equals_rank():
     rng = np.random.default_rng(0)
     for rank in (0, 1, 3, 8):
         B = rng.normal(size=(rank, 8))

@@ -57,7 +57,7 @@ def test_mean_gradient_is_symmetric_and_agrees_with_its_formula():
     assert (gradient == gradient.T).all()
 
 
-def test_low_rank_factor_has_one_row_per_rank():
+def test_number_of_rows_of_low_rank_factor_equals_rank():
     rng = np.random.default_rng(0)
     for rank in (1, 4, 9):
         D = random_psd(rng, 9, rank, 1e3)

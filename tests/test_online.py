@@ -69,7 +69,7 @@ def test_online_agrees_with_reference_over_4000_tasks(rule, lam):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
 def test_online_agrees_with_reference_on_tasks_in_a_subspace(rule):
-    """The stored eigenvectors never span the space, so every adaptive step updates them."""
+    """The stored eigenvectors never span the space, so adaptive steps keep updating them."""
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(40, 6)))[0]
     tasks = [
@@ -272,7 +272,7 @@ def test_reading_and_pickling_do_not_change_later_results():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
-def test_results_do_not_depend_on_dtype_or_memory_layout(rule):
+def test_fit_does_not_depend_on_dtype_or_memory_layout(rule):
     rng = np.random.default_rng(0)
     tasks = [
         (rng.integers(-8, 9, size=(n, 5)) / 4, rng.integers(-8, 9, size=n) / 2) for n in (3, 8, 5)

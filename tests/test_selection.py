@@ -278,7 +278,7 @@ def test_bad_task_or_changed_parameter_raises_and_keeps_the_state():
 
 @pytest.mark.filterwarnings("ignore:the best lam")
 def test_results_do_not_change_with_parameters_or_shared_arrays():
-    """Parameters, the array passed as lams and returned arrays change after the fit."""
+    """Change parameters, the array passed as lams and returned arrays after the fit."""
     tasks, lams = ragged_tasks(0, 8, 6, (4, 15)), np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
     path = ltl.OnlineLTLPath(lams, validation_tasks()).fit(tasks)
     expected = path.lams_, path.scores_, path.best_lam_, path.D_
