@@ -118,20 +118,20 @@ class OnlineLearner(RepresentationLearner):
                 raise _refusal(X, y)
 
     def _continue_run(self, run: OnlineRun, X: Any) -> None:
-        """Learn from here on with a run, of the features of X."""
         self._remember_features(X)
         self._run = run
 
     def _check_task(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Return the task as arrays that kernels take, or raise an error that names the fault.
 
-        Numbers that are not finite are left to the kernel, which refuses them at no cost.
+        The kernel refuses numbers that are not finite; only a task to be centred is checked here.
         """
         run, n_features = self.__dict__.get("_run"), None
         if run is not None:
             self._check_settings(run)
             n_features = run.n_features
-        if _is_task(X, y) and n_features in (None, X.shape[1]) and not self._warns_of_arrays:
+        is_plain = not (self.fit_intercept or self._warns_of_arrays) and _is_task(X, y)
+        if is_plain and n_features in (None, X.shape[1]):
             # Kernels are compiled for writable arrays, which those of a TaskSet are not.
             return X if X.flags.carray else X.copy(), y if y.flags.carray else y.copy()
         owner = type(self).__name__
