@@ -8,64 +8,45 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "BatchLTL": "batch",
-    "ITL": "ridge",
-    "MTL": "batch",
-    "OnlineLTL": "online",
-    "OnlineLTLPath": "path",
-    "RepresentationRidge": "ridge",
-    "Selection": "selection",
-    "TaskSet": "tasks",
-    "evaluate": "metrics",
-    "load": "io.checkpoints",
-    "open_stream": "io.streams",
-    "project": "functional",
-    "relative_improvement": "metrics",
-    "ridge_weights": "functional",
-    "select_lam": "selection",
-    "task_gradient": "functional",
-    "task_loss": "functional",
+_NAMES = {
+    "batch": ("BatchLTL", "MTL"),
+    "functional": ("project", "ridge_weights", "task_gradient", "task_loss"),
+    "io.checkpoints": ("load",),
+    "io.streams": ("open_stream",),
+    "metrics": ("evaluate", "relative_improvement"),
+    "online": ("OnlineLTL",),
+    "path": ("OnlineLTLPath",),
+    "ridge": ("ITL", "RepresentationRidge"),
+    "selection": ("Selection", "select_lam"),
+    "tasks": ("TaskSet",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ("bounds", "datasets", "distributed", "reference")
 
-__all__ = [
-    "ITL",
-    "MTL",
-    "BatchLTL",
-    "OnlineLTL",
-    "OnlineLTLPath",
-    "RepresentationRidge",
-    "Selection",
-    "TaskSet",
-    "__version__",
-    "bounds",
-    "datasets",
-    "distributed",
-    "evaluate",
-    "load",
-    "open_stream",
-    "project",
-    "reference",
-    "relative_improvement",
-    "ridge_weights",
-    "select_lam",
-    "task_gradient",
-    "task_loss",
-]
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
-    from fastltl import bounds, datasets, distributed, reference
-    from fastltl.batch import MTL, BatchLTL
-    from fastltl.functional import project, ridge_weights, task_gradient, task_loss
-    from fastltl.io.checkpoints import load
-    from fastltl.io.streams import open_stream
-    from fastltl.metrics import evaluate, relative_improvement
-    from fastltl.online import OnlineLTL
-    from fastltl.path import OnlineLTLPath
-    from fastltl.ridge import ITL, RepresentationRidge
-    from fastltl.selection import Selection, select_lam
-    from fastltl.tasks import TaskSet
+    from fastltl import (
+        bounds as bounds,
+        datasets as datasets,
+        distributed as distributed,
+        reference as reference,
+    )
+    from fastltl.batch import MTL as MTL, BatchLTL as BatchLTL
+    from fastltl.functional import (
+        project as project,
+        ridge_weights as ridge_weights,
+        task_gradient as task_gradient,
+        task_loss as task_loss,
+    )
+    from fastltl.io.checkpoints import load as load
+    from fastltl.io.streams import open_stream as open_stream
+    from fastltl.metrics import evaluate as evaluate, relative_improvement as relative_improvement
+    from fastltl.online import OnlineLTL as OnlineLTL
+    from fastltl.path import OnlineLTLPath as OnlineLTLPath
+    from fastltl.ridge import ITL as ITL, RepresentationRidge as RepresentationRidge
+    from fastltl.selection import Selection as Selection, select_lam as select_lam
+    from fastltl.tasks import TaskSet as TaskSet
 
 
 def __getattr__(name: str) -> Any:

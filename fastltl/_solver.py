@@ -105,8 +105,9 @@ def minimise(objective: Objective, start: Array | None, tol: float, progress: Pr
     radius = progress.radius
     D = np.eye(objective.n_features) if start is None else start
     point, radii = Point(objective, D * (radius / np.trace(D))), [radius]
-    if start is None:
-        point, radii = _back_from_interpolation(objective, point, radius)
+    while start is None and 0.05 * objective.value_at_zero > point.F:  # it nearly interpolates
+        radii.insert(0, radii[0] / 10.0)
+        point = Point(objective, point.D / 10.0)
     if len(radii) == 1:
         point = project_gradient(objective, radius, point, tol, progress)
     for i, stage in enumerate(radii):
@@ -119,20 +120,6 @@ def minimise(objective: Objective, start: Array | None, tol: float, progress: Pr
             end = newton(objective, stage, point.D, enough, progress)
             point = min(point, end, key=lambda point: point.gap(stage))
     return Solution(point.D, point.F, point.gap(radius), progress.history)
-
-
-def _back_from_interpolation(
-    objective: Objective, point: Point, radius: float
-) -> tuple[Point, list[float]]:
-    """Shrink a multiple of the identity until it does not nearly interpolate the tasks.
-
-    Returns it and the radii, ten times apart, that lead from there to the one asked for.
-    """
-    radii = [radius]
-    while 0.05 * objective.value_at_zero > point.F:
-        radii.insert(0, radii[0] / 10.0)
-        point = Point(objective, point.D / 10.0)
-    return point, radii
 
 
 def project_gradient(

@@ -85,18 +85,7 @@ class RepresentationLearner(
         """
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike) -> RepresentationRidge:
-        """Solve a new task with the learned representation.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-
-        Returns
-        -------
-        RepresentationRidge
-            Fitted to the task.
-        """
+        """Solve a new task with the learned representation: a ridge regression fitted to (X, y)."""
         from fastltl.ridge import RepresentationRidge  # which imports this module
 
         D = self.D_
@@ -210,15 +199,7 @@ class MultitaskModel(RepresentationLearner):
     def predict(self, X: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Array:
         """Predict with the weights of the task that each row belongs to.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        groups : array-like of shape (n,), optional
-            Task of each row, by its label in `labels_`. Needed if there is more than one task.
-
-        Returns
-        -------
-        ndarray of shape (n,)
+        `groups` has the label of each row's task, as in `labels_`; one task needs none.
         """
         check_is_fitted(self)
         data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)

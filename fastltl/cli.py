@@ -159,7 +159,7 @@ def _check_cluster(address: str | None) -> None:
 
 
 def _compile(kernels: Callable[[], None]) -> None:
-    print("Compiling, which takes about half a minute the first time ...", file=sys.stderr, flush=True)
+    print("Compiling, for half a minute the first time ...", file=sys.stderr, flush=True)
     kernels()
 
 

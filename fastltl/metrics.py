@@ -155,12 +155,7 @@ def relative_improvement(
     100 (mean(baseline) - mean(scores)) / |mean(baseline)| for an error, and its negative for a
     metric that is better when larger.
 
-    Parameters
-    ----------
-    scores, baseline : array-like of shape (n_tasks,)
-        What `evaluate` returns for two representations on the same tasks.
-    metric : {"mse", "explained_variance", "r2"}
-        What the scores are.
+    Both are scores of the same tasks, as `evaluate` returns them for this metric.
 
     Examples
     --------

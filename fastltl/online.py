@@ -90,12 +90,9 @@ class OnlineLearner(RepresentationLearner):
             del self.__dict__[name]
 
     def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Learn from one task, and forget it. A task that is refused changes nothing.
+        """Learn from one task, X of shape (n, d) and y of shape (n,), and forget it.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
+        A task that is refused changes nothing.
         """
         data, target = self._check_task(X, y)
         run = self.__dict__.get("_run")

@@ -79,13 +79,7 @@ class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: igno
         self.fit_intercept = fit_intercept
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Fit the weights to one task.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        """
+        """Fit the weights to one task: X of shape (n, d), y of shape (n,)."""
         owner = type(self).__name__
         check_flag(self.fit_intercept, "fit_intercept")
         data = check_matrix(X, owner=owner)

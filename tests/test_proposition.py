@@ -4,8 +4,7 @@ It assumes x in the unit ball and y in [0, 1].
 """
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from naive import random_psd, unit_ball_task
 
 from fastltl._kernels import task

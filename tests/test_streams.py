@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 import pyarrow
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from naive import ragged_tasks
 from pyarrow import csv, parquet
 

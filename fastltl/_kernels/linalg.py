@@ -90,22 +90,18 @@ def _external(name: str) -> Any:
 
 
 def _pointer(typingctx: Any, value: Any) -> Any:
-    """Copy a scalar to the stack and return its address, as Fortran takes arguments."""
+    """Copy a scalar to the stack and return its address, as Fortran takes arguments.
+
+    Integers become int32; characters are uint8.
+    """
+    is_integer = isinstance(value, types.Integer) and value is not types.uint8
+    kind = types.int32 if is_integer else value
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return cgutils.alloca_once_value(builder, args[0])
+        converted = context.cast(builder, args[0], signature.args[0], kind)
+        return cgutils.alloca_once_value(builder, converted)
 
-    return types.CPointer(value)(value), codegen
-
-
-def _integer_pointer(typingctx: Any, value: Any) -> Any:
-    """Copy an integer to the stack as int32 and return its address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        as_int32 = context.cast(builder, args[0], signature.args[0], types.int32)
-        return cgutils.alloca_once_value(builder, as_int32)
-
-    return types.CPointer(types.int32)(value), codegen
+    return types.CPointer(kind)(value), codegen
 
 
 if HAS_JIT:
@@ -114,7 +110,6 @@ if HAS_JIT:
     _dsytrd, _dsterf = _external("dsytrd"), _external("dsterf")
     _dstein, _dormtr = _external("dstein"), _external("dormtr")
     _ref: Any = intrinsic(_pointer)
-    _int: Any = intrinsic(_integer_pointer)
     _N, _U, _L = (np.uint8(ord(letter)) for letter in "NUL")
 
     @kernel
@@ -122,8 +117,8 @@ if HAS_JIT:
         """C + c A'A, its lower triangle only. Modified in place: C."""
         k, n = A.shape
         _dsyrk(
-            _ref(_U), _ref(_N), _int(n), _int(k), _ref(c), A.ctypes, _int(n), _ref(1.0),
-            C.ctypes, _int(n),
+            _ref(_U), _ref(_N), _ref(n), _ref(k), _ref(c), A.ctypes, _ref(n), _ref(1.0),
+            C.ctypes, _ref(n),
         )  # fmt: skip
 
     @kernel
@@ -131,8 +126,8 @@ if HAS_JIT:
         """X L, n x d, with L the lower triangle of A. Modified in place: X."""
         n, d = X.shape
         _dtrmm(
-            _ref(_L), _ref(_U), _ref(_N), _ref(_N), _int(d), _int(n), _ref(1.0), A.ctypes,
-            _int(d), X.ctypes, _int(d),
+            _ref(_L), _ref(_U), _ref(_N), _ref(_N), _ref(d), _ref(n), _ref(1.0), A.ctypes,
+            _ref(d), X.ctypes, _ref(d),
         )  # fmt: skip
 
     @kernel
@@ -142,7 +137,7 @@ if HAS_JIT:
         Modified in place: A.
         """
         n, info = A.shape[0], np.zeros(1, np.int32)
-        _dpotrf(_ref(_U), _int(n), A.ctypes, _int(n), info.ctypes)
+        _dpotrf(_ref(_U), _ref(n), A.ctypes, _ref(n), info.ctypes)
         return info[0] == 0
 
     @kernel
@@ -150,7 +145,7 @@ if HAS_JIT:
         """(L L')^-1 b, of the lower triangle L. Modified in place: b."""
         n, info = b.size, np.zeros(1, np.int32)
         _dpotrs(
-            _ref(_U), _int(n), _int(1), L.ctypes, _int(n), b.ctypes, _int(n), info.ctypes
+            _ref(_U), _ref(n), _ref(1), L.ctypes, _ref(n), b.ctypes, _ref(n), info.ctypes
         )  # fmt: skip
 
     @kernel
@@ -162,8 +157,8 @@ if HAS_JIT:
         n, info = A.shape[0], np.zeros(1, np.int32)
         T, work = np.zeros((3, n)), np.empty(32 * n)
         _dsytrd(
-            _ref(_L), _int(n), A.ctypes, _int(n), T[0].ctypes, T[1].ctypes, T[2].ctypes,
-            work.ctypes, _int(work.size), info.ctypes,
+            _ref(_L), _ref(n), A.ctypes, _ref(n), T[0].ctypes, T[1].ctypes, T[2].ctypes,
+            work.ctypes, _ref(work.size), info.ctypes,
         )  # fmt: skip
         return T
 
@@ -171,7 +166,7 @@ if HAS_JIT:
     def tridiagonal_eigenvalues(A, T):
         """Eigenvalues, ascending, of the matrix passed to `tridiagonal_form`; NaN on failure."""
         values, beside, info = T[0].copy(), T[1].copy(), np.zeros(1, np.int32)
-        _dsterf(_int(values.size), values.ctypes, beside.ctypes, info.ctypes)
+        _dsterf(_ref(values.size), values.ctypes, beside.ctypes, info.ctypes)
         if info[0] != 0:
             values[:] = np.nan
         return values
@@ -194,16 +189,16 @@ if HAS_JIT:
             is_whole &= abs(T[1, i]) > EPS * (abs(T[0, i]) + abs(T[0, i + 1]))
         if is_whole and k > 0:
             _dstein(
-                _int(n), T[0].ctypes, T[1].ctypes, _int(k), values[lo:].ctypes, blocks.ctypes,
-                ends.ctypes, vectors.ctypes, _int(n), work.ctypes, iwork.ctypes, failed.ctypes,
+                _ref(n), T[0].ctypes, T[1].ctypes, _ref(k), values[lo:].ctypes, blocks.ctypes,
+                ends.ctypes, vectors.ctypes, _ref(n), work.ctypes, iwork.ctypes, failed.ctypes,
                 info.ctypes,
             )  # fmt: skip
         if not is_whole or info[0] != 0:
             vectors[:] = np.nan
             return vectors
         _dormtr(
-            _ref(_L), _ref(_L), _ref(_N), _int(n), _int(k), A.ctypes, _int(n), T[2].ctypes,
-            vectors.ctypes, _int(n), work.ctypes, _int(work.size), info.ctypes,
+            _ref(_L), _ref(_L), _ref(_N), _ref(n), _ref(k), A.ctypes, _ref(n), T[2].ctypes,
+            vectors.ctypes, _ref(n), work.ctypes, _ref(work.size), info.ctypes,
         )  # fmt: skip
         return vectors
 
@@ -216,7 +211,7 @@ if HAS_JIT:
         """
         root, info = np.empty(1), np.zeros(1, np.int32)
         _dlaed4(
-            _int(poles.size), _int(j + 1), poles.ctypes, z.ctypes, distances.ctypes, _ref(rho),
+            _ref(poles.size), _ref(j + 1), poles.ctypes, z.ctypes, distances.ctypes, _ref(rho),
             root.ctypes, info.ctypes,
         )  # fmt: skip
         return root[0] if info[0] == 0 else np.nan

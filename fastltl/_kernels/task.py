@@ -189,18 +189,12 @@ def task_loss(D, X, y):
 
 
 @kernel
-def task_loss_and_gradient(D, X, y):
-    """L(D) and its gradient -(a b' + b a')."""
-    loss, a, b = loss_and_factors(D, X, y)
+def task_gradient(D, X, y):
+    """The gradient of L at D, -(a b' + b a')."""
+    _, a, b = loss_and_factors(D, X, y)
     gradient = np.zeros(D.shape)
     add_rank_two(gradient, a, b, -1.0)
-    return loss, gradient
-
-
-@kernel
-def task_gradient(D, X, y):
-    """The gradient of L at D."""
-    return task_loss_and_gradient(D, X, y)[1]
+    return gradient
 
 
 @kernel

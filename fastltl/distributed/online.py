@@ -27,13 +27,8 @@ def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
     Parameters
     ----------
     path : OnlineLTLPath
-        Fitted in place.
+        Fitted in place, and returned.
     tasks : ShardedTaskSet
-
-    Returns
-    -------
-    OnlineLTLPath
-        The path.
 
     Examples
     --------
@@ -77,15 +72,10 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
     Parameters
     ----------
     learner : OnlineLTL
-        Fitted in place.
+        Fitted in place, and returned.
     tasks : ShardedTaskSet
     every : int
         Tasks that each shard learns from between merges. Shorter shards end earlier.
-
-    Returns
-    -------
-    OnlineLTL
-        The learner.
 
     Examples
     --------

@@ -203,14 +203,7 @@ class ShardedTaskSet(TaskCollection):
     ) -> ShardedTaskSet:
         """Create one shard per file, read by `fastltl.open_stream` on a worker.
 
-        Parameters
-        ----------
-        paths : iterable of str or path
-            Paths that are valid on every worker.
-        client, timeout
-            As for the class.
-        task, target, features
-            As in `fastltl.open_stream`.
+        The paths are valid on every worker; task, target and features are as in `open_stream`.
         """
         if isinstance(paths, str | PathLike):
             raise TypeError(f"paths must be an iterable of paths, got the path {paths!r}.")

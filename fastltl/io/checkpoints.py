@@ -317,15 +317,6 @@ def load(path: str | PathLike[str]) -> Any:
     No code in the file is run. A file that is cut short, damaged, of another kind or of a newer
     format is refused with a ValueError that says which.
 
-    Parameters
-    ----------
-    path : str or path
-        A file that the `save` of a learner wrote.
-
-    Returns
-    -------
-    OnlineLTL, OnlineLTLPath, BatchLTL, MTL, ITL or RepresentationRidge
-
     Examples
     --------
     >>> import os, tempfile
