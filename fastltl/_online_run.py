@@ -49,8 +49,8 @@ def check_state(state: OnlineState, start: OnlineState) -> None:
     """Check a state that did not come from a kernel, so that no kernel can fail on it.
 
     Every array has the shape and type it has in `start`, a state of the same settings before the
-    first task; every number is finite, every count fits its array, and matrices are what they
-    claim to be. Raises a ValueError otherwise.
+    first task; every number is finite, every count fits its array, and matrices are symmetric,
+    orthonormal or PSD as their role requires. Raises a ValueError otherwise.
     """
     for name, found, wanted in zip(state._fields, state, start, strict=True):
         if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
@@ -83,7 +83,7 @@ def check_state(state: OnlineState, start: OnlineState) -> None:
 
 
 def _check_candidate(state: OnlineState, k: int) -> None:
-    """Check that the arrays of the k-th candidate are what they claim to be, to a tolerance."""
+    """Check that the arrays of the k-th candidate agree with each other, to a tolerance."""
     matrix, total, vectors, values, weights, record = (array[k] for array in state)
     rank, radius = record["rank"], record["radius"]
     rest, floor = record["rest"], record["floor"]
@@ -166,7 +166,7 @@ class OnlineRun:
                 if name != "records"
             }
             records = {name: self.state.records[name].tolist() for name in RECORD.names or ()}
-        totals = arrays["totals"]  # of which kernels keep lower triangles
+        totals = arrays["totals"]  # kernels keep lower triangles only
         arrays["totals"] = np.tril(totals) + np.tril(totals, -1).swapaxes(1, 2)
         return {**arrays, "records": records, "is_merged": self.is_merged}
 
