@@ -44,6 +44,19 @@ def group_codes(
     return np.array(codes, dtype=np.int64), list(numbers)
 
 
+def group_positions(
+    groups: Any, n_samples: int, labels: Iterable[Hashable]
+) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
+    """Find the group of each row among distinct labels.
+
+    Returns the position of each row's label, -1 if it is unknown, and the unknown labels.
+    """
+    codes, asked = group_codes(groups, n_samples, "groups")
+    positions = {label: i for i, label in enumerate(labels)}
+    found = np.array([positions.get(label, -1) for label in asked], dtype=np.int64)
+    return found[codes], [label for label in asked if label not in positions]
+
+
 def is_missing(value: Any) -> bool:
     """Return whether a value is None, NaN, NaT or NA; the last three do not equal themselves."""
     try:

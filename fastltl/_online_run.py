@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from fastltl._kernels import online as kernels
 from fastltl._kernels.online import RECORD, OnlineState
+from fastltl._run import Run
 from fastltl._threads import call_kernel
 from fastltl._validation import Array
 
@@ -96,7 +95,7 @@ def _check_candidate(state: OnlineState, k: int) -> None:
     if not np.abs(total).max() <= record["n_tasks"] * (radius + slack):
         raise ValueError("totals must be a sum of iterates, of trace up to the radius")
     if rank < 0:
-        if not (np.trace(matrix) <= radius + slack and _is_psd(matrix, slack - floor)):
+        if not (np.trace(matrix) <= radius + slack and is_psd(matrix, slack - floor)):
             raise ValueError("matrices must be PSD, with a trace up to the radius")
         return
     if not (weights.min() >= 0 and max(weights.sum(), rest) <= radius + slack):
@@ -114,7 +113,7 @@ def _check_candidate(state: OnlineState, k: int) -> None:
         raise ValueError("values must equal weights")
 
 
-def _is_psd(A: Array, shift: float) -> bool:
+def is_psd(A: Array, shift: float) -> bool:
     """Return whether A + shift I is positive definite."""
     try:
         np.linalg.cholesky(A + shift * np.eye(len(A)))
@@ -123,28 +122,17 @@ def _is_psd(A: Array, shift: float) -> bool:
     return True
 
 
-class OnlineRun:
-    """The state of one pass over tasks, and the lock that guards it.
+class OnlineRun(Run):
+    """A run of the online learners: one or more candidates that learn from the same tasks."""
 
-    A thread that holds the lock finds the arrays between two tasks, never within one.
-    """
+    state: OnlineState
 
     def __init__(self, state: OnlineState, settings: tuple[Any, ...]) -> None:
-        self.state = state
-        self.n_candidates, self.n_features = state.values.shape
+        self.n_candidates, n_features = state.values.shape
+        super().__init__(state, settings, n_features)
         self.is_entropic = bool(state.records[0]["entropic"])
-        self.settings = settings  #: values of the parameters that cannot change on the way
         self.scores: tuple[Any, Array] | None = None  #: of candidates, and when they were computed
         self.is_merged = False  #: whether parts of the tasks were learned side by side
-        self.lock = threading.RLock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self.lock:
-            state = deepcopy(self.state)
-        return {**self.__dict__, "state": state, "lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, lock=threading.RLock())
 
     @property
     def n_tasks(self) -> int:
@@ -158,7 +146,6 @@ class OnlineRun:
         return Ds
 
     def checkpoint(self) -> dict[str, Any]:
-        """Copy everything that the bits of later steps depend on."""
         with self.lock:
             arrays = {
                 name: array.copy()
@@ -171,7 +158,6 @@ class OnlineRun:
         return {**arrays, "records": records, "is_merged": self.is_merged}
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
-        """Replace the state by that of a checkpoint, after checking it."""
         if "state" in checkpoint:
             checkpoint = _from_format_1(checkpoint)
         records = np.zeros(self.n_candidates, RECORD)

@@ -1,20 +1,20 @@
-"""Base classes of the learners: tasks in, a representation D out, and its uses."""
+"""Base classes of the learners: tasks in, regressors for others out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fastltl._columns import group_codes
+from fastltl._columns import group_positions
 from fastltl._kernels.spectral import features
-from fastltl._objective import TaskCollection, TaskSource
+from fastltl._objective import Names, TaskCollection, TaskSource
 from fastltl._threads import call_kernel
 from fastltl._validation import (
     Array,
@@ -23,6 +23,7 @@ from fastltl._validation import (
     check_representation,
     check_target,
 )
+from fastltl.adapted import AdaptedTasks, check_labels, check_names
 from fastltl.io.checkpoints import Savable, check_saved_array
 from fastltl.tasks import TaskSet, check_iterable
 
@@ -41,33 +42,25 @@ def restore_on_failure(estimator: Any) -> Iterator[None]:
         raise
 
 
-class RepresentationLearner(
+class Learner(
     Savable,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
     ABC,
 ):
-    """Learn a representation `D_` from tasks; a scikit-learn transformer."""
+    """Learn from tasks how to solve others; a scikit-learn transformer."""
 
     fit_intercept: bool
     n_features_in_: int
     feature_names_in_: npt.NDArray[np.object_]
-    _representation: Array
     _warns_of_arrays = False  #: whether arrays lack the feature names of `fit`
 
     _KEPT: ClassVar[dict[str, type]] = {
-        "_representation": np.ndarray,
         "n_features_in_": int,
         "feature_names_in_": np.ndarray,
         "_warns_of_arrays": bool,
     }
-
-    @property
-    def D_(self) -> Array:
-        """The learned representation; a copy."""
-        check_is_fitted(self)
-        return self._representation.copy()
 
     @abstractmethod
     def fit(
@@ -84,29 +77,96 @@ class RepresentationLearner(
             Task of each row, which need not be adjacent. By default all rows are one task.
         """
 
-    def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike) -> RepresentationRidge:
-        """Solve a new task with the learned representation: a ridge regression fitted to (X, y)."""
-        from fastltl.ridge import RepresentationRidge  # which imports this module
+    @overload
+    def adapt(self, X: TaskSet, y: None = None) -> AdaptedTasks: ...
+    @overload
+    def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Any: ...
 
-        D = self.D_
-        check_matrix(X, self.n_features_in_, owner=type(self).__name__)
-        self._check_feature_names(X)
-        return RepresentationRidge(D, fit_intercept=self.fit_intercept).fit(X, y)
+    def adapt(self, X: Any, y: npt.ArrayLike | None = None) -> Any:
+        """Solve one task, or each task of a TaskSet, with the help of what was learned.
 
-    def transform(self, X: npt.ArrayLike) -> Array:
-        """Map inputs to the learned features: X D^(1/2).
+        Parameters
+        ----------
+        X : array-like of shape (n, d), or TaskSet
+            Inputs of one task, or tasks of distinct labels. They may be new.
+        y : array-like of shape (n,), optional
+            Targets of the one task.
 
-        scikit-learn's ``Ridge(alpha=n, fit_intercept=...)`` on n transformed samples is `adapt`,
-        and any other model can use the features as well.
+        Returns
+        -------
+        regressor or AdaptedTasks
+            A regressor fitted to the task or, for a TaskSet, a mapping from the label of each
+            task to its regressor.
+
+        Examples
+        --------
+        >>> import fastltl as ltl
+        >>> environment = ltl.datasets.make_environment(n_features=5, noise=0.1, random_state=0)
+        >>> learner = ltl.OnlineLTL(lam=0.1).fit(environment.tasks(20, n_samples=8))
+        >>> X, y = environment.tasks(1, n_samples=8)[0]
+        >>> learner.adapt(X, y).predict(X).shape
+        (8,)
+        >>> learner.adapt(ltl.TaskSet([(X, y), (X, -y)], labels=["a", "b"]))
+        AdaptedTasks(2 tasks)
         """
-        check_is_fitted(self)
-        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_is_fitted()
+        owner = type(self).__name__
+        if isinstance(X, TaskSet):
+            if y is not None:
+                raise ValueError(
+                    "y must be None when X is a TaskSet, which has the targets, got "
+                    f"{type(y).__name__}."
+                )
+            return self._adapted(X)
+        if y is None:
+            raise ValueError(
+                f"{owner} requires y to be passed, but the target y is None; without y, X must be "
+                f"a TaskSet, got {type(X).__name__}."
+            )
+        check_matrix(X, self.n_features_in_, owner=owner)
         self._check_feature_names(X)
-        return check_computed(call_kernel(features, max(data.shape), self.D_, data))
+        return self._adapt(X, y)
 
-    @property
-    def _n_features_out(self) -> int:
-        return self.n_features_in_
+    @abstractmethod
+    def _adapt(self, X: Any, y: Any) -> Any:
+        """Return a regressor fitted to one task: X is checked but as the user gave it, y is not."""
+
+    @abstractmethod
+    def _prior_regressor(self, regressors: Sequence[Any]) -> Any:
+        """Return the regressor for tasks without data, given those of other tasks."""
+
+    def _adapt_tasks(self, tasks: TaskSet) -> list[Any]:
+        """Return a regressor for each task; labels need not be distinct."""
+        return _solve_each(self._adapt, tasks)
+
+    def _adapted(self, tasks: TaskSet) -> AdaptedTasks:
+        """Return the regressors of tasks, after checking the tasks."""
+        if len(tasks) == 0:
+            raise ValueError("X must hold at least one task (X, y), got none.")
+        self._check_tasks(tasks)
+        check_labels(tasks.labels)
+        regressors = self._adapt_tasks(tasks)
+        prior = self._prior_regressor(regressors)
+        by_label = dict(zip(tasks.labels, regressors, strict=True))
+        return AdaptedTasks(by_label, prior, self.n_features_in_, self._names())
+
+    def _names(self) -> Names:
+        """Return the names of the features, if there are any."""
+        names = self.__dict__.get("feature_names_in_")
+        return None if names is None else tuple(names)
+
+    def _check_tasks(self, tasks: TaskSet) -> None:
+        """Check that tasks have the features of `fit`."""
+        if tasks.n_features != self.n_features_in_:
+            raise ValueError(
+                f"X has {tasks.n_features} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        check_names(tasks.feature_names, self._names())
+
+    def _check_is_fitted(self) -> None:
+        """Raise a NotFittedError before the first fit."""
+        check_is_fitted(self)
 
     def _tasks(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
         """Return the tasks that the arguments of `fit` describe: a TaskSource or an iterable."""
@@ -162,6 +222,72 @@ class RepresentationLearner(
         if type(X) is not np.ndarray or self._warns_of_arrays:
             validate_data(self, X, reset=False, skip_check_array=True)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+def _solve_each(solve: Callable[[Array, Array], Any], tasks: TaskSet) -> list[Any]:
+    """Solve tasks by a function; errors begin with the label of the task."""
+    solutions = []
+    for label, (X, y) in zip(tasks.labels, tasks, strict=True):
+        try:
+            solutions.append(solve(X, y))
+        except ValueError as error:
+            raise ValueError(f"task {label!r}: {error}") from error
+    return solutions
+
+
+class RepresentationLearner(Learner):
+    """Learn a representation `D_` from tasks."""
+
+    _representation: Array
+
+    _KEPT: ClassVar[dict[str, type]] = {"_representation": np.ndarray}
+
+    @property
+    def D_(self) -> Array:
+        """The learned representation; a copy."""
+        check_is_fitted(self)
+        return self._representation.copy()
+
+    def transform(self, X: npt.ArrayLike) -> Array:
+        """Map inputs to the learned features: X D^(1/2).
+
+        scikit-learn's ``Ridge(alpha=n, fit_intercept=...)`` on n transformed samples is `adapt`,
+        and any other model can use the features as well.
+        """
+        check_is_fitted(self)
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_feature_names(X)
+        return check_computed(call_kernel(features, max(data.shape), self.D_, data))
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_features_in_
+
+    def _ridge(self, D: npt.ArrayLike | None) -> RepresentationRidge:
+        from fastltl.ridge import RepresentationRidge  # which imports this module
+
+        return RepresentationRidge(D, fit_intercept=self.fit_intercept)
+
+    def _adapt(self, X: Any, y: Any) -> RepresentationRidge:
+        return self._ridge(self.D_).fit(X, y)
+
+    def _adapt_tasks(self, tasks: TaskSet) -> list[RepresentationRidge]:
+        D = self.D_  # the same for all tasks, even if another thread teaches this learner
+        return _solve_each(lambda X, y: self._ridge(D).fit(X, y), tasks)
+
+    def _prior_regressor(self, regressors: Sequence[RepresentationRidge]) -> RepresentationRidge:
+        prior = self._ridge(regressors[0].D)
+        prior.n_features_in_ = self.n_features_in_
+        prior.coef_ = np.zeros(self.n_features_in_)
+        with np.errstate(over="ignore"):
+            mean = float(np.mean([regressor.intercept_ for regressor in regressors]))
+        prior.intercept_ = check_computed(mean)
+        return prior
+
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         if "_representation" in state:
@@ -170,11 +296,6 @@ class RepresentationLearner(
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_representation" in self.__dict__
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        return tags
 
 
 class MultitaskModel(RepresentationLearner):
@@ -211,20 +332,17 @@ class MultitaskModel(RepresentationLearner):
             )
         tasks = np.zeros(len(data), dtype=np.int64)
         if groups is not None:
-            places = {label: t for t, label in enumerate(self.labels_)}
-            if len(places) < len(self.labels_):
+            if len(set(self.labels_)) < len(self.labels_):
                 raise ValueError(
                     f"predict needs distinct labels, but {type(self).__name__} was fitted to tasks "
                     "of the same label."
                 )
-            codes, asked = group_codes(groups, len(data), "groups")
-            for label in asked:
-                if label not in places:
-                    raise ValueError(
-                        f"groups must name tasks that {type(self).__name__} was fitted to, got "
-                        f"{label!r}; use adapt for a new task."
-                    )
-            tasks = np.array([places[label] for label in asked])[codes]
+            tasks, unknown = group_positions(groups, len(data), self.labels_)
+            if unknown:
+                raise ValueError(
+                    f"groups must name tasks that {type(self).__name__} was fitted to, got "
+                    f"{unknown[0]!r}; use adapt for a new task."
+                )
         with np.errstate(over="ignore", invalid="ignore"):
             prediction: Array = np.sum(data * self.coef_[tasks], axis=1) + self.intercept_[tasks]
         return check_computed(prediction)

@@ -1,4 +1,4 @@
-"""evaluate: fit one half of each task with a representation, and measure on the other half."""
+"""evaluate: solve one half of each task with what was learned, and measure on the other half."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl._kernels import batch as kernels
+from fastltl._kernels.task import score
 from fastltl._objective import ridge_paths
 from fastltl._threads import run_in_threads
 from fastltl._validation import (
@@ -19,6 +20,7 @@ from fastltl._validation import (
     check_flag,
     check_representation,
 )
+from fastltl.base import Learner, RepresentationLearner
 from fastltl.tasks import TaskSet
 
 #: Metrics in the order of their numbers in the kernel. The first is an error.
@@ -108,26 +110,27 @@ def check_aligned(train: Any, test: Any) -> None:
 
 
 def evaluate(
-    D: npt.ArrayLike,
+    learner: Learner | npt.ArrayLike,
     train: TaskSet,
     test: TaskSet,
     metric: str = "mse",
     fit_intercept: bool = False,
 ) -> Array:
-    """Fit each task of `train` with the representation D and measure on the same task of `test`.
+    """Solve each task of `train` and measure the solution on the same task of `test`.
 
     Parameters
     ----------
-    D : array-like of shape (d, d)
-        Representation, symmetric positive semidefinite.
+    learner : fitted learner, or array-like of shape (d, d)
+        The learner adapts to each task. A matrix is a representation D, symmetric positive
+        semidefinite, with which each task is solved by ridge regression.
     train, test : TaskSet
         The same tasks in the same order, as `TaskSet.split_samples` makes them.
     metric : {"mse", "explained_variance", "r2"}
         As scikit-learn defines them, of each task on its own, as fractions. Targets that do not
         vary, as those of a single sample, give 1 if they are predicted exactly and else 0.
     fit_intercept : bool
-        Whether to centre the training half of each task and fit an intercept; use the value with
-        which D was learned.
+        For a matrix, whether to centre the training half of each task and fit an intercept; use
+        the value with which D was learned. A learner uses its own parameter.
 
     Returns
     -------
@@ -138,9 +141,44 @@ def evaluate(
     >>> import numpy as np
     >>> import fastltl as ltl
     >>> tasks = ltl.datasets.make_environment(n_features=5, noise=0.0, random_state=0).tasks(3, 20)
-    >>> ltl.evaluate(1e6 * np.eye(5), *tasks.split_samples(0.5, random_state=0)).round(6)
+    >>> train, test = tasks.split_samples(0.5, random_state=0)
+    >>> ltl.evaluate(1e6 * np.eye(5), train, test).round(6)
+    array([0., 0., 0.])
+    >>> ltl.evaluate(ltl.OnlineLTL(lam=1e-6).fit(train), train, test).round(6)
     array([0., 0., 0.])
     """
+    check_flag(fit_intercept, "fit_intercept")
+    if not isinstance(learner, Learner):
+        if hasattr(learner, "get_params"):  # another estimator, or a class
+            name = type(learner).__name__
+            if isinstance(learner, type):
+                name = f"the class {learner.__name__}"
+            raise TypeError(f"learner must be a fitted learner or a matrix D, got {name}.")
+        return _score_representation(learner, train, test, metric, fit_intercept)
+    if fit_intercept:
+        raise ValueError(
+            f"fit_intercept goes with a matrix only, got True with {type(learner).__name__}, which "
+            f"has fit_intercept={learner.fit_intercept!r} itself: leave it out."
+        )
+    learner._check_is_fitted()
+    check_aligned(train, test)
+    learner._check_tasks(train)
+    if isinstance(learner, RepresentationLearner):
+        return _score_representation(learner.D_, train, test, metric, learner.fit_intercept)
+    number = METRICS.index(check_choice(metric, "metric", METRICS))
+    models = learner._adapt_tasks(train)
+    # The kernel is compiled for writable arrays, which those of a TaskSet are not.
+    scores = [
+        score(y.copy(), model.predict(X), number)
+        for model, (X, y) in zip(models, test, strict=True)
+    ]
+    return check_computed(np.array(scores))
+
+
+def _score_representation(
+    D: npt.ArrayLike, train: TaskSet, test: TaskSet, metric: str, fit_intercept: bool
+) -> Array:
+    """Score ridge regression with D on each task."""
     held_out = HeldOut(train, test, metric, fit_intercept)
     D = check_representation(D, train.n_features)
     scores: Array = held_out.score(D[None])[0]

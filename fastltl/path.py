@@ -211,7 +211,7 @@ class OnlineLTLPath(OnlineLearner):
             self.fit_intercept,
         )
 
-    def _learn(self, run: OnlineRun, X: Array, y: Array) -> bool:
+    def _take_step(self, run: OnlineRun, X: Array, y: Array) -> bool:
         self._check_changeable()
         n, d, k = len(X), run.n_features, run.n_candidates
         step = kernels.step_entropic if run.is_entropic else kernels.step_euclidean

@@ -64,7 +64,7 @@ class TaskSet(TaskCollection):
         for i, task in enumerate(tasks):
             width = checked[0][0].shape[1] if checked else None
             checked.append(check_task(task, f"task {i}", width))
-            names = _feature_names(task[0])
+            names = names_of(task[0])
             if first and names and names != first:
                 raise ValueError(
                     f"task {i}: feature names should match those of the first tasks "
@@ -115,7 +115,7 @@ class TaskSet(TaskCollection):
         >>> list(ts.labels), ts[0][0].ravel()
         (['b', 'a'], array([1., 3.]))
         """
-        names = _feature_names(X)
+        names = names_of(X)
         X = check_matrix(X)
         y = check_target(y, len(X))
         return cls._grouped(X, y, *group_codes(groups, len(X), "groups"), names)
@@ -379,7 +379,7 @@ def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
         raise type(error)(f"{name}: {error}") from error
 
 
-def _feature_names(X: Any) -> Names:
+def names_of(X: Any) -> Names:
     """Return the column names of a data frame, or None if X has no names."""
     names = list(X.columns) if hasattr(X, "columns") else []
     return tuple(names) if names and all(isinstance(name, str) for name in names) else None

@@ -178,6 +178,9 @@ def learner_entries(make, knows_width=False):
             lambda learner, X, y: learner.fit(X, y, groups_like(y)), make, knows_width
         ),
         "adapt": Entry(lambda learner, X, y: learner.adapt(X, y), fitted),
+        "adapt to a TaskSet": Entry(
+            lambda learner, X, y: learner.adapt(ltl.TaskSet([(X, y)]))[0], fitted
+        ),
         "transform": Entry(lambda learner, X, y: learner.transform(X), fitted, takes_y=False),
     }
 
@@ -470,7 +473,9 @@ D_ENTRIES = {
 def test_representations(entry, name):
     value, call = (GOOD_D | BAD_D | LARGE_D)[name], D_ENTRIES[entry]
     result = outcome(call, None, value)
-    if entry == "project" and name in ("negative eigenvalue", "negative", "wrong width"):
+    if entry == "evaluate" and "learner" in name:  # it takes fitted ones
+        assert isinstance(result, NotFittedError) == ("not fitted" in name)
+    elif entry == "project" and name in ("negative eigenvalue", "negative", "wrong width"):
         assert_finite_or_rejected(result, None)
     elif name in BAD_D:
         assert_rejected(result, "Q" if entry == "project" else "D|X")
@@ -807,7 +812,7 @@ HINTS = {
         "got GroupBy; use TaskSet.from_frame for a table",
     ),
     "a learner for D": (
-        lambda: ltl.evaluate(ltl.OnlineLTL().fit(TASKS), *HALVES),
+        lambda: ltl.RepresentationRidge(ltl.OnlineLTL().fit(TASKS)).fit(X, y),
         "D must be an array of real numbers, got OnlineLTL: pass its D_",
     ),
     "a class for D": (

@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 from naive import random_psd
 from sklearn import metrics
+from sklearn.base import clone
+from sklearn.dummy import DummyRegressor
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 
 import fastltl as ltl
+from fastltl.base import Learner
 
 SKLEARN_METRICS = {
     "mse": metrics.mean_squared_error,
@@ -56,6 +60,80 @@ def test_errors_name_the_argument(halves):
         ltl.evaluate(np.eye(3), train, test[:4])
     with pytest.raises(TypeError, match="train must be a TaskSet, got list"):
         ltl.evaluate(np.eye(3), list(train), test)
+
+
+LEARNERS = [
+    ltl.OnlineLTL(0.1),
+    ltl.OnlineLTL(0.1, fit_intercept=True),
+    ltl.OnlineLTLPath([0.1], fit_intercept=True),
+    ltl.BatchLTL(0.1),
+    ltl.MTL(0.1, fit_intercept=True),
+    ltl.ITL(0.1, fit_intercept=True),
+]
+
+
+@pytest.mark.parametrize("learner", LEARNERS, ids=repr)
+@pytest.mark.parametrize("metric", SKLEARN_METRICS)
+def test_evaluate_takes_a_fitted_learner(halves, learner, metric):
+    learner = clone(learner).fit(halves[0])
+    scores = ltl.evaluate(learner, *halves, metric)
+    expected = ltl.evaluate(learner.D_, *halves, metric, fit_intercept=learner.fit_intercept)
+    assert scores.tobytes() == expected.tobytes()
+
+
+class Constant(Learner):
+    """Predict the first target of a task; a learner without a representation."""
+
+    fit_intercept = True
+
+    def fit(self, X, y=None, groups=None):
+        self._remember_features(self._collection(X, y, groups))
+        return self
+
+    def _adapt(self, X, y):
+        return DummyRegressor(strategy="constant", constant=y[0]).fit(X, y)
+
+    def _prior_regressor(self, regressors):
+        return DummyRegressor(strategy="constant", constant=0.0).fit([[0.0]], [0.0])
+
+
+@pytest.mark.parametrize("metric", SKLEARN_METRICS)
+def test_evaluate_adapts_a_learner_without_a_representation(halves, metric):
+    train, test = halves
+    scores = ltl.evaluate(Constant().fit(train), train, test, metric)
+    expected = [
+        SKLEARN_METRICS[metric](y_test, np.full(len(y_test), y[0]))
+        for (_, y), (_, y_test) in zip(train, test, strict=True)
+    ]
+    assert scores == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    again = ltl.TaskSet(train, labels=[0] * len(train)), ltl.TaskSet(test, labels=[0] * len(test))
+    assert np.array_equal(ltl.evaluate(Constant().fit(train), *again, metric), scores)
+
+
+@pytest.mark.parametrize("learner", [ltl.OnlineLTL(), Constant()], ids=repr)
+def test_errors_of_evaluating_a_learner_name_the_argument(halves, learner):
+    train, test = halves
+    with pytest.raises(NotFittedError, match=type(learner).__name__):
+        ltl.evaluate(learner, train, test)
+    learner = clone(learner).fit(train)
+    with pytest.raises(ValueError, match="fit_intercept goes with a matrix only, got True with"):
+        ltl.evaluate(learner, train, test, fit_intercept=True)
+    with pytest.raises(ValueError, match="metric must be one of"):
+        ltl.evaluate(learner, train, test, metric="mae")
+    with pytest.raises(ValueError, match="in order, got 4 where train has 0"):
+        ltl.evaluate(learner, train, test[::-1])
+    with pytest.raises(TypeError, match="train must be a TaskSet, got list"):
+        ltl.evaluate(learner, list(train), test)
+    narrow = [half.map_inputs(lambda X: X[:, :2]) for half in halves]
+    with pytest.raises(ValueError, match=r"X has 2 features, but .* is expecting 3 features"):
+        ltl.evaluate(learner, *narrow)
+
+
+def test_evaluate_takes_no_class_and_no_other_estimator(halves):
+    with pytest.raises(TypeError, match="fitted learner or a matrix D, got the class BatchLTL"):
+        ltl.evaluate(ltl.BatchLTL, *halves)
+    with pytest.raises(TypeError, match="a fitted learner or a matrix D, got RepresentationRidge"):
+        ltl.evaluate(ltl.RepresentationRidge(), *halves)
 
 
 def test_relative_improvement_in_percent_of_the_baseline():
