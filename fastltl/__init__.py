@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "batch": ("BatchLTL", "MTL"),
+    "bayes": ("BayesLTL",),
     "functional": ("project", "ridge_weights", "task_gradient", "task_loss"),
     "io.checkpoints": ("load",),
     "io.streams": ("open_stream",),
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         reference as reference,
     )
     from fastltl.batch import MTL as MTL, BatchLTL as BatchLTL
+    from fastltl.bayes import BayesLTL as BayesLTL
     from fastltl.functional import (
         project as project,
         ridge_weights as ridge_weights,

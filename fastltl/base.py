@@ -137,7 +137,7 @@ class Learner(
 
     def _adapt_tasks(self, tasks: TaskSet) -> list[Any]:
         """Return a regressor for each task; labels need not be distinct."""
-        return _solve_each(self._adapt, tasks)
+        return solve_each(self._adapt, tasks)
 
     def _adapted(self, tasks: TaskSet) -> AdaptedTasks:
         """Return the regressors of tasks, after checking the tasks."""
@@ -228,7 +228,7 @@ class Learner(
         return tags
 
 
-def _solve_each(solve: Callable[[Array, Array], Any], tasks: TaskSet) -> list[Any]:
+def solve_each(solve: Callable[[Array, Array], Any], tasks: TaskSet) -> list[Any]:
     """Solve tasks by a function; errors begin with the label of the task."""
     solutions = []
     for label, (X, y) in zip(tasks.labels, tasks, strict=True):
@@ -277,7 +277,7 @@ class RepresentationLearner(Learner):
 
     def _adapt_tasks(self, tasks: TaskSet) -> list[RepresentationRidge]:
         D = self.D_  # the same for all tasks, even if another thread teaches this learner
-        return _solve_each(lambda X, y: self._ridge(D).fit(X, y), tasks)
+        return solve_each(lambda X, y: self._ridge(D).fit(X, y), tasks)
 
     def _prior_regressor(self, regressors: Sequence[RepresentationRidge]) -> RepresentationRidge:
         prior = self._ridge(regressors[0].D)

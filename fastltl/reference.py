@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from fastltl._plain_prior import LearnedPrior as LearnedPrior
+
 Array = npt.NDArray[np.float64]
 
 

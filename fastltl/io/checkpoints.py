@@ -31,7 +31,15 @@ FORMAT = 2
 HEADER = "header.json"
 
 #: Classes that a checkpoint may hold.
-LEARNERS = ("OnlineLTL", "OnlineLTLPath", "BatchLTL", "MTL", "ITL", "RepresentationRidge")
+LEARNERS = (
+    "BayesLTL",
+    "OnlineLTL",
+    "OnlineLTLPath",
+    "BatchLTL",
+    "MTL",
+    "ITL",
+    "RepresentationRidge",
+)
 
 #: A checkpoint ends with this and the hexadecimal SHA-256 of everything before. It is the comment
 #: of the zip file, so NumPy reads the arrays as usual.

@@ -1,0 +1,271 @@
+"""The state of a learned prior: how it starts, is refined, checked, saved, restored and used."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastltl._kernels import bayes as kernels
+from fastltl._kernels.prior import (
+    KAPPAS,
+    N_CANDIDATES,
+    RECORD,
+    BayesState,
+    choose,
+    prior_covariance,
+)
+from fastltl._online_run import MOST_TASKS, STATE_TOLERANCE, is_psd
+from fastltl._run import Run
+from fastltl._threads import call_kernel
+from fastltl._validation import Array, check_computed
+from fastltl.tasks import TaskSet
+
+#: Parts into which several passes split the tasks, to score each with what the others say.
+N_FOLDS = 4
+
+#: Largest number in a state, so that products of two do not overflow.
+LARGEST_NUMBER = 1e150
+
+
+class Prior(NamedTuple):
+    """The prior in use, N(mean, covariance) for weights in units, and the units."""
+
+    mean: Array
+    covariance: Array
+    noise: float
+    origin: Array
+    scale: Array
+    y_origin: float
+    y_scale: float
+    has_intercept: bool
+
+    def in_data_units(self, weights: Array, covariance: Array) -> tuple[Array, Array]:
+        """Return weights and their covariance for inputs and targets as the user has them."""
+        factors = np.zeros(len(weights))
+        np.divide(self.y_scale, self.scale, out=factors, where=self.scale > 0)
+        T, offset = np.diag(factors), np.zeros(len(weights))
+        if self.has_intercept:
+            T[-1, :-1] = -self.origin[:-1] * factors[:-1]
+            offset[-1] = self.y_origin
+        with np.errstate(over="ignore", invalid="ignore"):
+            return check_computed(T @ weights + offset), check_computed(T @ covariance @ T.T)
+
+    @property
+    def noise_in_data_units(self) -> float:
+        """The variance of the noise of a target as the user has it."""
+        return check_computed(self.noise * self.y_scale * self.y_scale)
+
+
+def new_state(
+    n_features: int, fit_mean: bool, fit_intercept: bool, half_life: float | None
+) -> BayesState:
+    """Return the state before the first task."""
+    d, p = n_features + fit_intercept, n_features
+    records = np.zeros(1, RECORD)
+    records["intercept"], records["fit_mean"] = fit_intercept, fit_mean
+    records["decay"] = 1.0 if half_life is None else 0.5 ** (1.0 / half_life)
+    records["kappa"] = records["inflation"] = 1.0
+    scale = np.zeros(d)
+    scale[p:] = 1.0  # of the intercept
+    vectors = [np.zeros(d) for _ in range(5)]
+    return BayesState(
+        origin=vectors[0],
+        scale=scale,
+        squares=vectors[1],
+        variances=vectors[2],
+        mean=vectors[3],
+        precision=np.zeros((d, d)),
+        weighted=vectors[4],
+        covariance=np.zeros((d, d)),
+        moments=np.zeros((d + 1, d + 1)),
+        sums=np.zeros(d + 1),
+        table=np.zeros((N_CANDIDATES, KAPPAS.size, 6)),
+        weights=np.zeros((N_CANDIDATES, KAPPAS.size)),
+        records=records,
+    )
+
+
+class BayesRun(Run):
+    """A prior that is learned from one task after another."""
+
+    state: BayesState
+
+    def __init__(self, state: BayesState, settings: tuple[Any, ...]) -> None:
+        record = state.records[0]
+        super().__init__(state, settings, state.scale.size - int(record["intercept"]))
+        self.latest_error = 0.0  #: of the latest task, before it was learned from
+
+    @property
+    def n_tasks(self) -> int:
+        return int(self.state.records[0]["n_tasks"])
+
+    def learn(self, X: Array, y: Array) -> bool:
+        """Learn from one task; False if it is refused, which changes nothing."""
+        error = float(call_kernel(kernels.learn, max(X.shape) + 1, self.state, X, y))
+        if np.isnan(error):
+            return False
+        self.latest_error = error
+        return True
+
+    def prior(self) -> Prior:
+        """Return a copy of the prior in use.
+
+        Covariance and noise are multiplied by the mean squared z-score of the tasks, so that
+        intervals cover as many targets as they say. The posterior mean of a task is the same
+        for any such factor.
+        """
+        with self.lock:
+            state, record = self.state, self.state.records[0]
+            D: Array = call_kernel(prior_covariance, self.n_features, state)
+            return Prior(
+                state.mean * record["mean_share"],
+                record["inflation"] * D,
+                float(record["inflation"] * record["noise"] / record["kappa"]),
+                state.origin.copy(),
+                state.scale.copy(),
+                float(record["y_origin"]),
+                float(record["y_scale"]),
+                bool(record["intercept"]),
+            )
+
+    def checkpoint(self) -> dict[str, Any]:
+        with self.lock:
+            arrays = {
+                name: array.copy()
+                for name, array in self.state._asdict().items()
+                if name != "records"
+            }
+            record = {name: self.state.records[0][name].item() for name in RECORD.names or ()}
+        return {**arrays, "record": record}
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        records = np.zeros(1, RECORD)
+        for name in RECORD.names or ():
+            value = np.array(checkpoint["record"][name])
+            if value.shape != () or not np.can_cast(value.dtype, RECORD[name]):
+                raise ValueError(f"{name} has shape {value.shape} and type {value.dtype}")
+            records[name] = value
+        # Kernels take arrays in C order; a file may have another one.
+        arrays = {
+            name: np.array(checkpoint[name], order="C")
+            for name in BayesState._fields
+            if name != "records"
+        }
+        state = BayesState(**arrays, records=records)
+        check_state(state, self.state)
+        self.state = state
+
+
+@np.errstate(over="ignore", invalid="ignore")  # an overflow fails the comparisons below
+def check_state(state: BayesState, start: BayesState) -> None:
+    """Check a state that did not come from a kernel, so that no kernel can fail on it.
+
+    Every array has the shape and type it has in `start`, a state of the same settings before the
+    first task; every number is finite and of a possible size; matrices are PSD where they must be.
+    Raises a ValueError otherwise.
+    """
+    for name, found, wanted in zip(state._fields, state, start, strict=True):
+        if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise ValueError(
+                f"{name} has shape {found.shape} and type {found.dtype}, not {wanted.shape} and "
+                f"{wanted.dtype}"
+            )
+    for name, array in zip(state._fields[:-1], state[:-1], strict=True):
+        largest = np.inf if name in ("origin", "scale") else LARGEST_NUMBER  # units may be any
+        if not (np.abs(array) < largest).all():
+            raise ValueError(f"{name} must be finite, with numbers below {largest:g}")
+    for name in ("scale", "squares", "variances", "weights"):
+        if (getattr(state, name) < 0).any():
+            raise ValueError(f"{name} must not be negative")
+    record = state.records[0]
+    for name in ("intercept", "fit_mean", "decay"):
+        if not np.isclose(record[name], start.records[0][name], rtol=STATE_TOLERANCE, atol=0):
+            raise ValueError(f"its {name} is not that of its parameters")
+    for name in RECORD.names or ():
+        largest = np.inf if name in ("y_origin", "y_scale") else LARGEST_NUMBER
+        if not abs(record[name]) < largest:
+            raise ValueError(f"{name} must be finite, and below {largest:g}")
+        if name != "y_origin" and record[name] < 0:
+            raise ValueError(f"{name} must not be negative")
+    if not 1 <= record["n_tasks"] <= MOST_TASKS:
+        raise ValueError(f"n_tasks must be between 1 and {MOST_TASKS}")
+    if not KAPPAS[0] / 2 <= record["kappa"] <= KAPPAS[-1] * 2:
+        raise ValueError(f"kappa must be a factor between {KAPPAS[0]} and {KAPPAS[-1]}")
+    if not record["mean_share"] <= 1 + STATE_TOLERANCE:
+        raise ValueError("mean_share must be between 0 and 1")
+    if record["t"] > 0:
+        for name in ("n_rows", "y_scale", "y_square", "tau", "level", "noise"):
+            if not record[name] > 0:
+                raise ValueError(f"{name} must be positive")
+        if not abs(state.weights.sum() - 1) <= STATE_TOLERANCE:
+            raise ValueError("weights must have a sum of one")
+    for name, matrix in (("covariance", state.covariance), ("moments", state.moments)):
+        slack = STATE_TOLERANCE * np.abs(matrix).max()
+        if not np.allclose(matrix, matrix.T, rtol=0, atol=slack):
+            raise ValueError(f"{name} must be symmetric")
+    full = np.tril(state.precision) + np.tril(state.precision, -1).T
+    for name, matrix in (("covariance", state.covariance), ("precision", full)):
+        slack = STATE_TOLERANCE * np.abs(matrix).max()
+        if not is_psd(matrix, slack + np.finfo(float).tiny):
+            raise ValueError(f"{name} must be PSD")
+    if not (np.diag(state.moments) >= 0).all():
+        raise ValueError("moments must not be negative on the diagonal")
+
+
+def refine(run: BayesRun, tasks: TaskSet, n_passes: int) -> None:
+    """Go over the tasks of a run again, until there are n_passes.
+
+    Each task replaces what it said before. The run has seen all tasks, so its own leave-one-out
+    errors would be too small. Instead, N_FOLDS runs learn in the same way from all tasks but those
+    of one fold, and score these; the scores of all tasks choose the prior.
+    """
+    data = [(X.copy(), y.copy()) for X, y in tasks]  # kernels are compiled for writable arrays
+    n_folds = min(N_FOLDS, len(data))
+    if n_folds < 2 or run.state.records[0]["t"] == 0.0:
+        return
+    learners = [(run, list(range(len(data))))]
+    for k in range(n_folds):
+        other = BayesRun(_start_in_units(run.state), run.settings)
+        rest = [i for i in range(len(data)) if i % n_folds != k]
+        for i in rest:
+            other.learn(*data[i])
+        learners.append((other, rest))
+    _score(learners, data)
+    for _ in range(n_passes - 1):
+        for one, indices in learners:
+            decay = 1.0 - 1.0 / len(indices)
+            for i in indices:
+                X, y = data[i]
+                call_kernel(kernels.learn_again, max(X.shape) + 1, one.state, X, y, decay)
+        _score(learners, data)
+
+
+def _start_in_units(state: BayesState) -> BayesState:
+    """Return a state before its first task that has the units of another."""
+    record = state.records[0]
+    start = new_state(
+        state.scale.size - int(record["intercept"]),
+        bool(record["fit_mean"]),
+        bool(record["intercept"]),
+        None,
+    )
+    start.origin[:], start.scale[:] = state.origin, state.scale
+    for name in ("decay", "y_origin", "y_scale"):
+        start.records[name] = record[name]
+    return start
+
+
+def _score(learners: list[tuple[BayesRun, list[int]]], data: list[tuple[Array, Array]]) -> None:
+    """Score each task with the run that has not seen it, and choose the priors of all runs."""
+    folds = [one for one, _ in learners[1:]]
+    table, n_scored = np.zeros_like(folds[0].state.table), 0
+    for i, (X, y) in enumerate(data):
+        state = folds[i % len(folds)].state
+        if state.records[0]["t"] > 0.0:
+            call_kernel(kernels.add_scores, max(X.shape) + 1, state, X, y, table)
+            n_scored += 1
+    for one, _ in learners:
+        if n_scored > 0 and one.state.records[0]["t"] > 0.0:
+            one.state.table[:] = table / n_scored
+            choose(one.state)

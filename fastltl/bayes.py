@@ -1,0 +1,342 @@
+"""BayesLTL: learn a prior over the weights of a task from tasks that come one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import RegressorMixin
+
+from fastltl._bayes_run import BayesRun, Prior, new_state, refine
+from fastltl._incremental import IncrementalLearner
+from fastltl._kernels.bayes import posterior, predictive_variances
+from fastltl._kernels.prior import design
+from fastltl._kernels.spectral import features
+from fastltl._threads import call_kernel, one_blas_thread
+from fastltl._validation import (
+    Array,
+    check_computed,
+    check_count,
+    check_flag,
+    check_matrix,
+    check_positive,
+    check_target,
+)
+from fastltl.adapted import check_names
+from fastltl.base import solve_each
+from fastltl.tasks import TaskSet, names_of
+
+
+class TaskRegressor(RegressorMixin):  # type: ignore[misc]
+    """Linear regression for one task, with error bars; `BayesLTL.adapt` returns it.
+
+    The weights have a normal posterior distribution given the task's samples, or the prior
+    distribution if there are none.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (d,)
+        Posterior mean of the weights.
+    intercept_ : float
+    coef_covariance_ : ndarray of shape (d, d), or (d + 1, d + 1) with an intercept
+        Posterior covariance of the weights; the intercept comes last.
+    noise_ : float
+        Variance of the noise of a target.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> environment = ltl.datasets.make_environment(n_features=5, noise=0.1, random_state=0)
+    >>> learner = ltl.BayesLTL().fit(environment.tasks(50, n_samples=8))
+    >>> X, y = environment.tasks(1, n_samples=8)[0]
+    >>> model = learner.adapt(X, y)
+    >>> prediction, std = model.predict(X, return_std=True)
+    >>> model.coef_.shape, std.shape
+    ((5,), (8,))
+    """
+
+    def __init__(self, prior: Prior, weights: Array, covariance: Array, names: Any) -> None:
+        self._prior, self._weights, self._covariance = prior, weights, covariance
+        self._names = names
+        mean, self.coef_covariance_ = prior.in_data_units(weights, covariance)
+        self.n_features_in_ = len(mean) - prior.has_intercept
+        self.coef_ = mean[: self.n_features_in_]
+        self.intercept_ = float(mean[-1]) if prior.has_intercept else 0.0
+        self.noise_ = prior.noise_in_data_units
+
+    def predict(self, X: npt.ArrayLike, return_std: bool = False) -> Any:
+        """Predict the target of each row of X.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        return_std : bool
+            Whether to return also the standard deviation of each target around its prediction. It
+            includes the noise and what is not known about the weights: a target lies within 1.96
+            of them with probability 0.95.
+
+        Returns
+        -------
+        ndarray of shape (n,), or a pair of them
+        """
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        check_names(names_of(X), self._names)
+        prior = self._prior
+        with np.errstate(over="ignore", invalid="ignore"):
+            A = design(prior.origin, prior.scale, data)
+            prediction: Array = prior.y_origin + prior.y_scale * (A @ self._weights)
+            check_computed(prediction)
+            if not check_flag(return_std, "return_std"):
+                return prediction
+            variances = call_kernel(
+                predictive_variances, max(A.shape), self._covariance, prior.noise, A
+            )
+            return prediction, check_computed(prior.y_scale * np.sqrt(variances))
+
+    def __repr__(self) -> str:
+        return f"TaskRegressor({self.n_features_in_} features)"
+
+
+class BayesLTL(IncrementalLearner[BayesRun]):
+    """Learn a prior for the weights of a task, one task at a time: nothing to tune, error bars.
+
+    The weights of a task are taken to be drawn from a normal distribution N(mean, covariance), the
+    same for all tasks, and its targets are y = Xw + noise. Each task improves the estimates of
+    mean, covariance and noise, and is forgotten. A new task is solved by the posterior mean of
+    its weights, given its samples: with none it is the prior mean, with many it is least squares.
+    So this is a mixed model (random coefficients) that learns from a stream.
+
+    How far to trust the learned covariance, and how much noise to assume, is decided by
+    leave-one-out errors inside each task, computed before the task is learned from. So there is no
+    regularisation to choose, and no tasks need to be set apart. The units of features and targets
+    do not matter; there is no need to standardise. docs/prior.md derives the method and compares it
+    with others.
+
+    Parameters
+    ----------
+    fit_mean : bool
+        Whether to learn the mean; otherwise it is zero.
+    fit_intercept : bool
+        Whether to add an intercept, as a feature of ones with a prior of its own.
+    n_passes : int
+        How often `fit` goes over the tasks. More than one needs the tasks in memory and takes about
+        four times as long per pass. It helps where tasks are few, or have far fewer samples than
+        features. `partial_fit` takes each task once.
+    half_life : float, optional
+        Number of tasks after which the weight of a task has halved, for tasks that drift. By
+        default tasks are not forgotten.
+
+    Attributes
+    ----------
+    mean_ : ndarray of shape (d,), or (d + 1,) with an intercept
+        Prior mean of the weights; the intercept comes last.
+    covariance_ : ndarray of shape (d, d), or (d + 1, d + 1)
+        Prior covariance of the weights.
+    noise_ : float
+        Variance of the noise of a target.
+    loo_error_ : float
+        Expected squared error on a sample of a new task of the size of those seen, when the other
+        samples of the task are known; by leave-one-out.
+    weights_ : ndarray of shape (4, 13)
+        Weights of the candidates for the prior: the learned covariance shrunk slightly or strongly,
+        a diagonal and an isotropic one, each with 13 levels of noise.
+    n_tasks_seen_ : int
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastltl as ltl
+    >>> rng = np.random.default_rng(0)
+    >>> learner = ltl.BayesLTL()
+    >>> for _ in range(100):  # lines of slope 2 +- 0.1 and level 5 +- 1
+    ...     X = rng.normal(size=(6, 1))
+    ...     y = (2 + 0.1 * rng.normal()) * X[:, 0] + 5 + rng.normal() + 0.1 * rng.normal(size=6)
+    ...     _ = learner.partial_fit(X, y)
+    >>> learner.mean_.round(1)
+    array([2., 5.])
+    >>> prediction, std = learner.predict([[0.0]], return_std=True)  # a task without samples
+    >>> prediction.round(1), std.round(1)
+    (array([5.]), array([1.]))
+    >>> model = learner.adapt([[1.0]], [6.0])  # one sample tells the level
+    >>> prediction, std = model.predict([[0.0]], return_std=True)
+    >>> prediction.round(1), std.round(1)
+    (array([4.]), array([0.2]))
+    """
+
+    _SETTINGS = ("fit_mean", "fit_intercept", "half_life")
+
+    def __init__(
+        self,
+        fit_mean: bool = True,
+        fit_intercept: bool = True,
+        n_passes: int = 1,
+        half_life: float | None = None,
+    ) -> None:
+        self.fit_mean = fit_mean
+        self.fit_intercept = fit_intercept
+        self.n_passes = n_passes
+        self.half_life = half_life
+
+    def _settings(self) -> tuple[Any, ...]:
+        return self.fit_mean, self.fit_intercept, self.half_life
+
+    def _new_run(self, d: int) -> BayesRun:
+        fit_mean = check_flag(self.fit_mean, "fit_mean")
+        fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
+        half_life = self.half_life
+        if half_life is not None:
+            half_life = check_positive(half_life, "half_life", "None or a positive finite number")
+        if check_count(self.n_passes, "n_passes") > 1 and half_life is not None:
+            raise ValueError(
+                f"half_life needs n_passes=1, as tasks have an order, got n_passes={self.n_passes}."
+            )
+        return BayesRun(new_state(d, fit_mean, fit_intercept, half_life), self._settings())
+
+    @property
+    def _refuses_non_finite(self) -> bool:
+        return True
+
+    def _learn(self, run: BayesRun, X: Array, y: Array) -> bool:
+        return run.learn(X, y)
+
+    def fit(
+        self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
+    ) -> Self:
+        self._check_parameters()
+        if self.n_passes == 1:
+            return super().fit(X, y, groups)
+        tasks = self._collection(X, y, groups)
+        if not isinstance(tasks, TaskSet):
+            raise TypeError(
+                f"X must be a TaskSet, or tasks that make one, got {type(tasks).__name__}; use "
+                "distributed.fit_sharded for a cluster."
+            )
+        fresh = type(self)(self.fit_mean, self.fit_intercept).fit(tasks)
+        with one_blas_thread:
+            refine(fresh._run, tasks, self.n_passes)
+        fresh._remember_features(tasks if y is None else X)
+        self._replace_state(fresh)
+        return self
+
+    def iter_fit(self, tasks: Iterable[Any]) -> Iterator[tuple[int, float]]:
+        """Learn from tasks one by one, as `partial_fit` does; yield each task's error before that.
+
+        Yields
+        ------
+        n_tasks : int
+            Number of tasks learned from so far, this one included.
+        error : float
+            Mean squared error of predicting each sample of the task from its other samples with
+            the prior learned from earlier tasks.
+
+        Examples
+        --------
+        >>> import fastltl as ltl
+        >>> tasks = ltl.datasets.make_environment(n_features=5, random_state=0).tasks(3, 8)
+        >>> [t for t, error in ltl.BayesLTL().iter_fit(tasks)]
+        [1, 2, 3]
+        """
+        for X, y in tasks:
+            self.partial_fit(X, y)
+            yield self.n_tasks_seen_, self._run.latest_error
+
+    def predict(self, X: npt.ArrayLike, groups: Any = None, *, return_std: bool = False) -> Any:
+        """Predict targets of a task without samples, by the prior mean of the weights.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        groups : ignored
+            The tasks are forgotten; ``adapt(tasks).predict(X, groups)`` predicts with theirs.
+        return_std : bool
+            Whether to return also the standard deviation of each target around its prediction.
+
+        Returns
+        -------
+        ndarray of shape (n,), or a pair of them
+        """
+        run = self._fitted_run()
+        self._check_feature_names(X)
+        return self._regressor(run.prior()).predict(X, return_std=return_std)
+
+    def transform(self, X: npt.ArrayLike) -> Array:
+        """Map inputs to X covariance^(1/2), with a last column of ones in X for an intercept.
+
+        Ridge regression on these features, without an intercept, has the prior N(0, covariance).
+        """
+        covariance = self.covariance_
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_feature_names(X)
+        ones = np.ones((len(data), len(covariance) - data.shape[1]))
+        data = np.hstack([data, ones])
+        return check_computed(call_kernel(features, max(data.shape), covariance, data))
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_features_in_ + bool(self.fit_intercept)
+
+    def _adapt(self, X: Any, y: Any) -> TaskRegressor:
+        return self._solve(self._fitted_run().prior(), X, y)
+
+    def _adapt_tasks(self, tasks: TaskSet) -> list[TaskRegressor]:
+        prior = self._fitted_run().prior()  # even if another thread teaches this learner
+        return solve_each(lambda X, y: self._solve(prior, X, y), tasks)
+
+    def _solve(self, prior: Prior, X: Any, y: Any) -> TaskRegressor:
+        """Return the posterior of a task's weights under a prior."""
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        target = check_target(y, len(data), owner=type(self).__name__)
+        if prior.y_scale == 0.0:  # targets have not varied, so there is nothing to learn from them
+            return self._regressor(prior)
+        with np.errstate(over="ignore", invalid="ignore"):
+            A = design(prior.origin, prior.scale, data)
+            z = check_computed((target - prior.y_origin) / prior.y_scale)
+        weights, covariance = call_kernel(
+            posterior, max(A.shape), prior.mean, prior.covariance, prior.noise, check_computed(A), z
+        )
+        return TaskRegressor(
+            prior, check_computed(weights), check_computed(covariance), self._names()
+        )
+
+    def _regressor(self, prior: Prior) -> TaskRegressor:
+        """Return the regressor of a task without samples."""
+        return TaskRegressor(prior, prior.mean, prior.covariance, self._names())
+
+    def _prior_regressor(self, regressors: Sequence[TaskRegressor]) -> TaskRegressor:
+        return self._regressor(regressors[0]._prior)
+
+    @property
+    def mean_(self) -> Array:
+        """Prior mean of the weights, the intercept last; a copy."""
+        prior = self._fitted_run().prior()
+        return prior.in_data_units(prior.mean, prior.covariance)[0]
+
+    @property
+    def covariance_(self) -> Array:
+        """Prior covariance of the weights, the intercept last; a copy."""
+        prior = self._fitted_run().prior()
+        return prior.in_data_units(prior.mean, prior.covariance)[1]
+
+    @property
+    def noise_(self) -> float:
+        """Variance of the noise of a target."""
+        return self._fitted_run().prior().noise_in_data_units
+
+    @property
+    def weights_(self) -> Array:
+        """Weights of the candidates for the prior, of shape (candidates, noise levels); a copy."""
+        run = self._fitted_run()
+        with run.lock:
+            return run.state.weights.copy()
+
+    @property
+    def loo_error_(self) -> float:
+        """Expected squared error on a sample of a new task, given its other samples."""
+        run = self._fitted_run()
+        with run.lock:
+            record = run.state.records[0]
+            return float(record["error"] * record["y_scale"] * record["y_scale"])
