@@ -1,8 +1,9 @@
-"""The state of a learned prior: how it starts, is refined, checked, saved, restored and used."""
+"""The state of a learned prior: how it starts, is used, checked, saved, merged and refined."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -10,10 +11,12 @@ from fastltl._kernels import bayes as kernels
 from fastltl._kernels.prior import (
     KAPPAS,
     N_CANDIDATES,
+    N_SUMS,
     RECORD,
     BayesState,
     choose,
     prior_covariance,
+    set_units,
 )
 from fastltl._online_run import MOST_TASKS, STATE_TOLERANCE, is_psd
 from fastltl._run import Run
@@ -80,7 +83,7 @@ def new_state(
         covariance=np.zeros((d, d)),
         moments=np.zeros((d + 1, d + 1)),
         sums=np.zeros(d + 1),
-        table=np.zeros((N_CANDIDATES, KAPPAS.size, 6)),
+        table=np.zeros((N_CANDIDATES, KAPPAS.size, N_SUMS)),
         weights=np.zeros((N_CANDIDATES, KAPPAS.size)),
         records=records,
     )
@@ -107,6 +110,17 @@ class BayesRun(Run):
             return False
         self.latest_error = error
         return True
+
+    @property
+    def has_units(self) -> bool:
+        """Whether targets have varied, so that units are known."""
+        return bool(self.state.records[0]["y_scale"] > 0.0)
+
+    def set_units(self, tasks: TaskSet) -> None:
+        """Set units by the first task whose targets vary, without learning from it."""
+        for X, y in tasks:
+            if not self.has_units:
+                set_units(self.state, X.copy(), y.copy())
 
     def prior(self) -> Prior:
         """Return a copy of the prior in use.
@@ -155,6 +169,111 @@ class BayesRun(Run):
         state = BayesState(**arrays, records=records)
         check_state(state, self.state)
         self.state = state
+
+    def merge(self, ends: Sequence[Self]) -> None:
+        """Merge runs that started as copies of this one and learned from different tasks.
+
+        Counts and the sums A, c, F and b add up. S and the table of errors move by the sum of the
+        moves of the runs, each times (I + I_i) / (I + sum I_i): I is the information, or the number
+        of scored tasks, at the start, and I_i what run i has added. That is the weight its tasks
+        would have had one after another. Variances and noise are means, weighted by tasks.
+        """
+        start, starting = self.state, self.state.records[0].copy()
+        n_tasks = [end.n_tasks - self.n_tasks for end in ends]
+        started = [
+            (_in_units_of(end.state, ends), n)
+            for end, n in zip(ends, n_tasks, strict=True)
+            if end.state.records[0]["t"] > 0.0
+        ]
+        if len(started) == 1:
+            self.state = started[0][0]
+        elif started:
+            self.state = _merged(start, started)
+            call_kernel(kernels.solve_mean, self.n_features + 1, self.state)
+            choose(self.state)
+        self.state.records["n_tasks"] = starting["n_tasks"] + sum(n_tasks)
+
+
+#: Arrays and numbers of a state that are sums over tasks.
+SUMS = ("precision", "weighted", "moments", "sums")
+COUNTS = ("t", "n_rows", "information", "scored", "rows")
+
+
+def _in_units_of(state: BayesState, ends: Sequence[BayesRun]) -> BayesState:
+    """Return a copy of a state in the units of the first run that knows each of them."""
+    scales = np.array([end.state.scale for end in ends])
+    wanted = scales[np.argmax(scales > 0, axis=0), np.arange(scales.shape[1])]
+    factors = np.ones(len(wanted))  # of inputs; weights have the inverse ones
+    np.divide(state.scale, wanted, out=factors, where=(wanted > 0) & (state.scale > 0))
+    squares = np.append(factors, 1.0) ** 2
+    return state._replace(
+        origin=state.origin.copy(),
+        scale=wanted,
+        squares=state.squares * factors**2,
+        variances=state.variances / factors**2,
+        mean=state.mean / factors,
+        precision=state.precision * np.outer(factors, factors),
+        weighted=state.weighted * factors,
+        covariance=state.covariance / np.outer(factors, factors),
+        moments=state.moments * np.outer(squares, squares),
+        sums=state.sums * squares,
+        table=state.table.copy(),
+        weights=state.weights.copy(),
+        records=state.records.copy(),
+    )
+
+
+def _merged(start: BayesState, ends: Sequence[tuple[BayesState, int]]) -> BayesState:
+    """Merge the states of several runs; each comes with its number of tasks since `start`."""
+    first, merged = start.records[0], ends[0][0]
+    decays = [float(first["decay"]) ** n for _, n in ends]
+    shares = np.array([n for _, n in ends]) / sum(n for _, n in ends)
+
+    def total(before: Any, after: Sequence[Any]) -> Any:
+        """Decay a sum as often as the longest run has, and add what all runs have added."""
+        gains = [new - decay * before for new, decay in zip(after, decays, strict=True)]
+        return min(decays) * before + sum(gains)
+
+    def moved(name: str, count: str) -> Array:
+        """Move an array as tasks one after another would have moved it."""
+        before = float(first[count])
+        gains = [
+            max(0.0, float(state.records[0][count]) - decay * before)
+            for (state, _), decay in zip(ends, decays, strict=True)
+        ]
+        target: Array = getattr(start, name).copy()
+        for (state, _), gain in zip(ends, gains, strict=True):
+            share = (before + gain) / (before + sum(gains))
+            target += share * (getattr(state, name) - getattr(start, name))
+        return target
+
+    values, vectors = np.linalg.eigh(moved("covariance", "information"))
+    records = merged.records.copy()
+    for name in COUNTS:
+        records[name] = total(first[name], [state.records[0][name] for state, _ in ends])
+    records["y_square"] = (
+        total(
+            first["n_rows"] * first["y_square"],
+            [state.records[0]["n_rows"] * state.records[0]["y_square"] for state, _ in ends],
+        )
+        / records["n_rows"]
+    )
+    for name in ("tau", "level", "noise"):
+        records[name] = shares @ [state.records[0][name] for state, _ in ends]
+    squares = total(
+        first["t"] * start.squares, [state.records[0]["t"] * state.squares for state, _ in ends]
+    )
+    return merged._replace(
+        squares=np.maximum(squares / records["t"], 0.0),
+        variances=shares @ np.array([state.variances for state, _ in ends]),
+        covariance=(vectors * np.maximum(values, 0.0)) @ vectors.T,
+        table=moved("table", "scored"),
+        records=records,
+        **{
+            name: total(getattr(start, name), [getattr(state, name) for state, _ in ends])
+            for name in SUMS
+        },
+    )
 
 
 @np.errstate(over="ignore", invalid="ignore")  # an overflow fails the comparisons below

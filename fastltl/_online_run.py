@@ -1,9 +1,9 @@
-"""The state of an online run: how it starts, is checked, saved and restored."""
+"""The state of an online run: how it starts, is checked, saved, restored and merged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fastltl._kernels import online as kernels
 from fastltl._kernels.online import RECORD, OnlineState
 from fastltl._run import Run
 from fastltl._threads import call_kernel
-from fastltl._validation import Array
+from fastltl._validation import Array, check_computed
 
 #: Relative difference up to which settings of a checkpoint count as equal: lam may have been
 #: computed on another CPU.
@@ -173,6 +173,36 @@ class OnlineRun(Run):
         )
         check_state(state, self.state)
         self.state, self.is_merged = state, bool(checkpoint["is_merged"])
+
+    def merge(self, ends: Sequence[Self]) -> None:
+        """Merge runs that started as copies of this one and learned from different tasks.
+
+        Tasks, losses, squared norms and sums of iterates add up. The next iterate is the mean of
+        theirs or, entropic, the one for the gradients of all of them.
+        """
+        records, later = self.state.records, [end.state.records for end in ends]
+        start = records.copy()
+        for name in ("n_tasks", "loss", "step_cost"):
+            records[name] += sum(end[name] - start[name] for end in later)
+        # In units in which squares neither underflow nor overflow.
+        norms = np.array([start["norm"], *(end["norm"] for end in later)])
+        unit = np.where(norms.max(axis=0) > 0.0, norms.max(axis=0), 1.0)
+        first, *others = norms / unit
+        squares = sum((other - first) * (other + first) for other in others)
+        records["norm"] = unit * np.sqrt(first**2 + squares)
+        records["largest"] = np.max([end["largest"] for end in later], axis=0)
+        clocks = np.where(records["adaptive"] > 0, records["norm"], np.sqrt(records["n_tasks"]))
+        moved = clocks > 0.0
+        records["step"] = np.where(moved, records["scale"] / np.where(moved, clocks, 1.0), 0.0)
+        matrices, totals = self.state.matrices, self.state.totals
+        totals += sum(end.state.totals - totals for end in ends)
+        if self.is_entropic:
+            matrices += sum(end.state.matrices - matrices for end in ends)
+        else:
+            matrices[:] = np.mean([end.representations("last") for end in ends], axis=0)
+        check_computed(matrices)
+        call_kernel(kernels.restart, self.n_features, self.state)
+        self.is_merged = True
 
 
 @np.errstate(over="ignore", invalid="ignore")  # check_state refuses what is not finite

@@ -34,7 +34,7 @@ class LearnedPrior:
     def learn(self, X: Array, y: Array) -> float:
         """Learn from a task; return its leave-one-out error before."""
         self._set_units(X, y)
-        if self.y_scale == 0:
+        if self.t == 0 and (y == self.y_origin).all():
             return 0.0
         X, y = self._design(X), (y - self.y_origin) / self.y_scale
         if self.t == 0:
@@ -83,19 +83,19 @@ class LearnedPrior:
         return T
 
     @staticmethod
-    def _origin(values: Array, n_averaged: int) -> float:
+    def _origin(values: Array) -> float:
         if np.ptp(values) == 0:
             return float(values[0])
-        mean, square = values.mean(), values.var(ddof=1) / n_averaged
-        return float(mean - 9 * square / mean) if mean**2 > 9 * square else 0.0
+        mean, variance = values.mean(), values.var(ddof=1)
+        return float(mean - 9 * variance / mean) if mean**2 > 9 * variance else 0.0
 
     def _set_units(self, X: Array, y: Array) -> None:
         n, p = X.shape
         if self.y_scale == 0:
             self.origin, self.scale = np.zeros(p + self.fit_intercept), np.zeros(p)
             if self.fit_intercept and n > 1:
-                self.origin[:p] = [self._origin(x, n) for x in X.T]
-                self.y_origin = self._origin(y, 1) if self.fit_mean else 0.0
+                self.origin[:p] = [self._origin(x) for x in X.T]
+                self.y_origin = self._origin(y) if self.fit_mean else 0.0
             self.y_scale = float(np.sqrt(np.mean((y - self.y_origin) ** 2)))
             self.scale = np.append(self.scale, [1.0] * self.fit_intercept)
         sizes = np.sqrt(np.mean((X - self.origin[:p]) ** 2, axis=0))
@@ -126,7 +126,7 @@ class LearnedPrior:
         self.level, self.v, self.S = self.tau, np.full(d, self.tau), self.tau * np.eye(d)
         self.q, self.m, self.A, self.c = np.zeros(d), np.zeros(d), np.zeros((d, d)), np.zeros(d)
         self.F, self.b = np.zeros((d + 1, d + 1)), np.zeros(d + 1)
-        self.table = np.zeros((4, len(self.KAPPAS), 6))
+        self.table = np.zeros((4, len(self.KAPPAS), 8))
 
     def _count(self, X: Array, y: Array, decay: float) -> None:
         for name in ("t", "N", "information", "A", "c", "F", "b"):
@@ -160,7 +160,9 @@ class LearnedPrior:
             gram = sum(a * G for a, G in zip(share, grams, strict=True))
             values, V = np.linalg.eigh(gram / self.s2)
             kept = 1 / (kappas * np.maximum(values, 0) + 1)
-            ey, em = kept * (V.T @ z), kept * (V.T @ (R @ self.m))
+            zy, zm = V.T @ z, V.T @ (R @ self.m)
+            ey, em, n = kept * zy, kept * zm, max(len(z), len(rest))
+            row[:, 6], row[:, 7] = kept @ (zy * zm) / n, kept @ (zm * zm) / n
             if Q is None:
                 left = kept @ (V**2).T
                 ey, em = ey @ V.T, em @ V.T
@@ -177,8 +179,8 @@ class LearnedPrior:
     def _choose(self) -> None:
         T, shares, octaves = self.table, self._shares(), np.log2(self.KAPPAS)
         with np.errstate(divide="ignore", invalid="ignore"):
-            best = T[:, :, 1] / (T[:, :, 2] * (1 + 1 / self.t))
-        f = np.where(T[:, :, 1] > 0, np.minimum(best, 1), 0)
+            best = (T[:, :, 1] + T[:, :, 6]) / ((T[:, :, 2] + T[:, :, 7]) * (1 + 1 / self.t))
+        f = np.where(T[:, :, 1] + T[:, :, 6] > 0, np.minimum(best, 1), 0)
         powers = np.stack([np.ones_like(f), -2 * f, f**2], axis=2)
         errors = np.maximum(np.sum(T[:, :, :3] * powers, axis=2), 1e-12 * self.yy)
         penalised = errors * (1 + 4 * octaves**2 / self.N)
@@ -188,7 +190,7 @@ class LearnedPrior:
         self.kappa = np.exp(np.sum(self.weights * np.log(self.KAPPAS)))
         self.mixed = np.sum(self.weights * self.KAPPAS, axis=1) @ shares / self.kappa
         self.f, self.error = np.sum(self.weights * f), np.sum(self.weights * errors)
-        self.inflation = np.sum(self.weights * np.sum(T[:, :, 3:] * powers, axis=2))
+        self.inflation = np.sum(self.weights * np.sum(T[:, :, 3:6] * powers, axis=2))
 
     def _update(
         self, R: Array, z: Array, Q: Array | None, rest: Array, D: Array, noise: float
@@ -211,11 +213,12 @@ class LearnedPrior:
             self._add_moments(R, r, rest)
             self._solve_variances()
         if self.fit_mean:
-            self.A, self.c = self.A + H, self.c + R.T @ inverse @ z
+            self.A += H
+            self.c += R.T @ inverse @ z
             self.rows, self.new_rows = self.rows + len(z), self.new_rows + len(z)
             if self.new_rows >= min(d / 12, self.rows / 2):
                 ridge = np.where(self.q > 0, self.q, 1) / self.yy
-                self.m, self.new_rows = np.linalg.solve(self.A + np.diag(ridge), self.c), 0.0
+                self.m[:], self.new_rows = np.linalg.solve(self.A + np.diag(ridge), self.c), 0.0
         return float(np.mean(errors**2))
 
     def _add_moments(self, R: Array, r: Array, rest: Array) -> None:

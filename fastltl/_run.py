@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Self
 
 
 class Run(ABC):
@@ -42,3 +43,7 @@ class Run(ABC):
     @abstractmethod
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Replace the state by that of a checkpoint, after checking it."""
+
+    @abstractmethod
+    def merge(self, ends: Sequence[Self]) -> None:
+        """Merge runs that started as copies of this one and learned from different tasks."""

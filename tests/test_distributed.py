@@ -179,6 +179,91 @@ def test_fit_sharded_merges_the_runs_of_the_shards(client, rule):
     assert found.n_tasks_seen_ == 61
 
 
+PRIORS = [{}, {"fit_intercept": False}, {"fit_mean": False}, {"half_life": 20.0}]
+
+
+@pytest.mark.parametrize("settings", PRIORS, ids=str)
+def test_a_prior_learned_from_one_shard_matches_fit(client, settings):
+    alone = ltl.BayesLTL(**settings).fit(TASKS)
+    found = fit_sharded(ltl.BayesLTL(**settings), ShardedTaskSet(shards(1), client), every=7)
+    assert found.n_tasks_seen_ == 60
+    assert relative(found.covariance_, alone.covariance_) < 1e-12
+    assert found.mean_ == pytest.approx(alone.mean_, rel=1e-9, abs=1e-12)
+
+
+def state_of(learner):
+    return [array.tobytes() for array in learner._run.state]
+
+
+def test_sums_of_a_prior_add_up_over_shards(client):
+    """With one merge at the end, A, c, F, b and the counts are those of the separate runs."""
+    found = fit_sharded(ltl.BayesLTL(), ShardedTaskSet(shards(3), client), every=1000)
+    state, record = found._run.state, found._run.state.records[0]
+    assert (record["n_tasks"], record["t"], record["n_rows"]) == (60, 60, 720)
+    alone = [ltl.BayesLTL() for _ in range(3)]
+    for i, learner in enumerate(alone):
+        learner._continue_run(learner._new_run(8), TASKS)
+        learner._run.set_units(TASKS)
+        for X, y in TASKS[20 * i : 20 * i + 20]:
+            learner.partial_fit(X, y)
+    for name in ("precision", "weighted", "moments", "sums"):
+        total = sum(getattr(learner._run.state, name) for learner in alone)
+        assert relative(getattr(state, name), total) < 1e-12
+    # At a start from nothing, S is the mean by information.
+    gains = np.array([learner._run.state.records[0]["information"] for learner in alone])
+    mean = np.tensordot(gains / gains.sum(), [s._run.state.covariance for s in alone], axes=1)
+    assert relative(state.covariance, mean) < 1e-12
+    assert np.linalg.eigvalsh(found.covariance_)[0] > 0
+    assert found.partial_fit(*TASKS[0]).n_tasks_seen_ == 61
+
+
+def test_a_prior_learned_side_by_side_predicts_as_well(client):
+    parts = [partial(recipes.shard, i, 4, 240) for i in range(4)]
+    sharded = ShardedTaskSet(parts, client)
+    found = fit_sharded(ltl.BayesLTL(), sharded, every=15)
+    alone = ltl.BayesLTL().fit(recipes.environment_tasks(240))
+    new = ltl.datasets.make_environment(8, noise=0.1, random_state=0)
+    new.tasks(240, 12)
+    test = new.tasks(200, 16).split_samples(0.5, random_state=0)
+    errors = [ltl.evaluate(learner, *test).mean() for learner in (found, alone)]
+    assert errors[0] < 1.05 * errors[1]
+
+
+def test_shards_may_disagree_on_the_units_of_a_feature(client):
+    """A feature that first varies in two shards at once is measured in the units of one."""
+    rng = np.random.default_rng(0)
+
+    def tasks(factor, n_tasks=10):
+        zero, varied = np.array([1.0, 0.0]), np.array([1.0, factor])
+        for t in range(n_tasks):
+            X = rng.normal(size=(12, 2)) * (zero if t == 0 else varied)
+            yield X, X @ [1.0, 500.0] + 0.1 * rng.normal(size=12)
+
+    parts = [partial(ltl.TaskSet, list(tasks(factor))) for factor in (1e-3, 1e-3, 4e-3)]
+    found = fit_sharded(ltl.BayesLTL(), ShardedTaskSet(parts, client), every=5)
+    assert found.n_tasks_seen_ == 30
+    assert np.isfinite(found.covariance_).all()
+    assert np.linalg.eigvalsh(found.covariance_ / np.outer(*[[1, 1e3, 1]] * 2))[0] > -1e-9
+    assert found.mean_[:2] == pytest.approx([1.0, 500.0], rel=0.1)
+
+
+def test_tasks_without_variation_set_no_units(client):
+    constant = partial(ltl.TaskSet, [(np.ones((3, 8)), np.zeros(3))] * 2)
+    found = fit_sharded(ltl.BayesLTL(), ShardedTaskSet([constant, *shards(1)], client), every=30)
+    assert found.n_tasks_seen_ == 62
+    assert relative(found.covariance_, ltl.BayesLTL().fit(TASKS).covariance_) < 1e-6
+    nothing = fit_sharded(ltl.BayesLTL(), ShardedTaskSet([constant, constant], client))
+    assert nothing.n_tasks_seen_ == 4
+    assert nothing.predict(np.ones((1, 8))) == 0
+
+
+def test_several_passes_are_not_for_shards(client):
+    with pytest.raises(ValueError, match="n_passes must be 1 for fit_sharded, got 2"):
+        fit_sharded(ltl.BayesLTL(n_passes=2), ShardedTaskSet(shards(1), client))
+    with pytest.raises(TypeError, match="use distributed.fit_sharded for a cluster"):
+        ltl.BayesLTL(n_passes=2).fit(ShardedTaskSet(shards(1), client))
+
+
 @pytest.mark.parametrize("scale", [1e-100, 1e100])
 @pytest.mark.parametrize("rule", RULES[:2], ids=str)
 def test_merges_do_not_depend_on_the_units_of_targets(client, rule, scale):
@@ -268,7 +353,7 @@ def test_bad_arguments(client, arguments, message):
         fit_sharded(ltl.OnlineLTL(), tasks, every=0)
     with pytest.raises(ValueError, match="lam must be"):
         fit_sharded(ltl.OnlineLTL(-1), tasks)
-    with pytest.raises(TypeError, match="expected OnlineLTL, got BatchLTL"):
+    with pytest.raises(TypeError, match="expected OnlineLTL or BayesLTL, got BatchLTL"):
         fit_sharded(ltl.BatchLTL(), tasks)
     with pytest.raises(TypeError, match="expected ShardedTaskSet, got TaskSet"):
         fit_path(ltl.OnlineLTLPath(), TASKS)

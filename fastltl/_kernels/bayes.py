@@ -12,6 +12,7 @@ import numpy as np
 
 from fastltl._kernels.linalg import add_gram, cholesky, cholesky_solve, kernel
 from fastltl._kernels.prior import (
+    LARGEST,
     SMALLEST_SHARE,
     choose,
     design,
@@ -50,10 +51,10 @@ def learn(state, X, y):
     record = state.records[0]
     if not set_units(state, X, y):
         return np.nan
-    if record["y_scale"] == 0.0:
+    inputs, outputs = in_units(state, X, y)
+    if record["t"] == 0.0 and not np.any(outputs):  # nothing to measure noise or weights by
         record["n_tasks"] += 1
         return 0.0
-    inputs, outputs = in_units(state, X, y)
     R, z, Q, rest = reduce_task(inputs, outputs)
     if record["t"] == 0.0:
         start(state, R, z, rest)
@@ -105,7 +106,8 @@ def add_scores(state, X, y, table):
 def in_units(state, X, y):
     """Inputs, with a column of ones for an intercept, and targets in units."""
     record = state.records[0]
-    return design(state.origin, state.scale, X), (y - record["y_origin"]) / record["y_scale"]
+    unit = record["y_scale"] if record["y_scale"] > 0.0 else 1.0
+    return design(state.origin, state.scale, X), (y - record["y_origin"]) / unit
 
 
 @kernel
@@ -150,6 +152,7 @@ def count(state, X, y, decay):
     record["t"] += 1.0
     record["n_rows"] += n
     record["y_square"] += (np.dot(y, y) / n - record["y_square"]) * n / record["n_rows"]
+    record["y_square"] = max(record["y_square"], 1.0 / (LARGEST * LARGEST))
     squares = np.zeros(X.shape[1])
     for i in range(n):
         for j in range(squares.size):

@@ -27,15 +27,18 @@ LOG_KAPPAS = np.log(KAPPAS)
 SHRINKAGES = np.array([0.06, 1.0])
 N_CANDIDATES = SHRINKAGES.size + 2
 
+#: Numbers in the table of errors for each candidate and kappa.
+N_SUMS = 8
+
 #: A candidate of leave-one-out error e has weight e^(-TEMPERATURE N / 2) after N rows.
 TEMPERATURE = 0.3
 #: Relative penalties on e: for kappa = 2^x, x^2 / N times the first; for diag(v), d / N times the
 #: second. They decide while there are few rows.
 KAPPA_PENALTY, DIAGONAL_PENALTY = 4.0, 0.2
 
-#: Features and targets are measured from zero unless the first mean is three errors away from it:
-#: standard errors for features; standard deviations for targets, as tasks differ in their levels.
-SQUARED_ERRORS = 9.0
+#: Features and targets are measured from zero unless their first mean is so far away that the
+#: level would hide the differences: three standard deviations, squared.
+DISTANT = 9.0
 
 #: Inputs and targets may be this many times larger than the first ones.
 LARGEST = 1e30
@@ -87,7 +90,7 @@ class BayesState(NamedTuple):
     covariance: Array  #: (d, d) S
     moments: Array  #: (d + 1, d + 1) F
     sums: Array  #: (d + 1,) b
-    table: Array  #: (candidates, kappas, 6) leave-one-out sums
+    table: Array  #: (candidates, kappas, sums) running means, see `leave_one_out`
     weights: Array  #: (candidates, kappas) of the mixture
     records: npt.NDArray[np.void]  #: (1,)
 
@@ -102,20 +105,17 @@ def size(values):
 
 
 @kernel
-def origin_of(values, n_averaged):
-    """Mean of some values, shrunk to zero if it is less than three errors away from it.
-
-    The error is the standard deviation of a mean of `n_averaged` values.
-    """
+def origin_of(values):
+    """Mean of some values, shrunk to zero if it is less than three standard deviations away."""
     n, largest = values.size, np.abs(values).max()
     if values.min() == values.max():
         return values[0]
     x = values / largest
     mean = x.mean()
-    square = np.sum((x - mean) ** 2) / ((n - 1) * n_averaged)
-    if mean * mean <= SQUARED_ERRORS * square:
+    variance = np.sum((x - mean) ** 2) / (n - 1)
+    if mean * mean <= DISTANT * variance:
         return 0.0
-    return largest * (mean - SQUARED_ERRORS * square / mean)
+    return largest * (mean - DISTANT * variance / mean)
 
 
 @kernel
@@ -135,11 +135,11 @@ def set_units(state, X, y):
     if is_first:
         y_origin = 0.0
         if record["intercept"] and record["fit_mean"] and n > 1:
-            y_origin = origin_of(y, 1)
+            y_origin = origin_of(y)
         y_scale = size(y - y_origin)
     for j in range(n_features):
         if is_first:
-            origin[j] = origin_of(X[:, j], n) if record["intercept"] and n > 1 else 0.0
+            origin[j] = origin_of(X[:, j]) if record["intercept"] and n > 1 else 0.0
         if is_first or scale[j] == 0.0:
             scale[j] = size(X[:, j] - origin[j])
     for i in range(n):
@@ -240,8 +240,9 @@ def leave_one_out(state, R, z, Q, rest, RS):
 
     M = K + s I with K = X C X' and s = s2 / kappa; one eigen-decomposition of K, k x k, serves all
     kappa. Row i has the error e_i = (M^-1 r)_i / (M^-1)_ii if it is left out, and the squared
-    z-score e_i^2 (M^-1)_ii. With r = y - f X m both are quadratic in f: the six numbers are the
-    means of the products of the errors for y and for X m, without and with (M^-1)_ii.
+    z-score e_i^2 (M^-1)_ii. With r = y - f X m both are quadratic in f: the first six numbers are
+    the means of the products of the errors for y and for X m, without and with (M^-1)_ii. The last
+    two are s (Xm)'M^-1 y / n and s (Xm)'M^-1 (Xm) / n, whose ratio is the likeliest f.
     """
     noise, k, n = state.records[0]["noise"], z.size, max(z.size, rest.size)
     grams = np.empty((3, k, k))
@@ -250,7 +251,7 @@ def leave_one_out(state, R, z, Q, rest, RS):
     grams[2] = np.dot(R * isotropic(state), R.T)
     Rm = np.dot(R, state.mean)
     shares = candidate_shares(state)
-    table = np.empty((N_CANDIDATES, KAPPAS.size, 6))
+    table = np.empty((N_CANDIDATES, KAPPAS.size, N_SUMS))
     kept, dropped = np.empty((KAPPAS.size, k)), np.empty((KAPPAS.size, k))
     y_parts, m_parts = np.empty((KAPPAS.size, k)), np.empty((KAPPAS.size, k))
     for c in range(N_CANDIDATES):
@@ -272,7 +273,10 @@ def leave_one_out(state, R, z, Q, rest, RS):
             residual_shares = np.dot(kept, vectors**2)
         ey, em = np.dot(y_parts, vectors), np.dot(m_parts, vectors)
         for j in range(KAPPAS.size):
-            sums = np.zeros(6)
+            sums = np.zeros(N_SUMS)
+            for i in range(k):
+                sums[6] += kept[j, i] * zy[i] * zm[i]
+                sums[7] += kept[j, i] * zm[i] * zm[i]
             for i in range(n):
                 share = max(residual_shares[j, i], SMALLEST_SHARE)
                 a, b = ey[j, i], em[j, i]
@@ -293,8 +297,9 @@ def leave_one_out(state, R, z, Q, rest, RS):
 def choose(state):
     """Weigh the candidates by their leave-one-out errors. Modified in place: `state`.
 
-    Each takes its best factor f in [0, 1] of the mean, slightly shrunk. kappa is the geometric
-    mean, and D the sum of the candidates in proportion to weight and kappa.
+    Each takes its best factor f in [0, 1] of the mean, slightly shrunk: by leave-one-out errors or,
+    where tasks have so many samples that the mean does not matter to them, by likelihood. kappa is
+    the geometric mean, and D the sum of the candidates in proportion to weight and kappa.
     """
     record, table, weights = state.records[0], state.table, state.weights
     n_rows, d = record["n_rows"], state.scale.size
@@ -306,9 +311,9 @@ def choose(state):
         diagonal = 1.0 + DIAGONAL_PENALTY * d / n_rows * (shares[c, 1] > 0.0)
         for j in range(weights.shape[1]):
             yy, ym, mm = table[c, j, 0], table[c, j, 1], table[c, j, 2]
-            f = 0.0
-            if ym > 0.0:
-                f = min(1.0, ym / (mm * (1.0 + 1.0 / record["t"])))
+            f, numerator = 0.0, ym + table[c, j, 6]
+            if numerator > 0.0:
+                f = min(1.0, numerator / ((mm + table[c, j, 7]) * (1.0 + 1.0 / record["t"])))
             error = max(yy - 2.0 * f * ym + f * f * mm, 1e-12 * record["y_square"])
             factors[c, j] = f
             scores[c, j] = table[c, j, 3] - 2.0 * f * table[c, j, 4] + f * f * table[c, j, 5]

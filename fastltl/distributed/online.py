@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from fastltl._kernels.online import OnlineState, restart
+from fastltl._kernels.online import OnlineState
 from fastltl._online_run import OnlineRun
-from fastltl._threads import call_kernel
-from fastltl._validation import check_computed, check_count
+from fastltl._run import Run
+from fastltl._validation import check_count
+from fastltl.bayes import BayesLTL
 from fastltl.distributed.shards import Shard, ShardedTaskSet, load_shard
 from fastltl.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
 from fastltl.tasks import TaskSet
+
+Learner = TypeVar("Learner", OnlineLTL, BayesLTL)
 
 
 def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
@@ -61,17 +63,23 @@ def fit_path(path: OnlineLTLPath, tasks: ShardedTaskSet) -> OnlineLTLPath:
     return path
 
 
-def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> OnlineLTL:
+def fit_sharded(learner: Learner, tasks: ShardedTaskSet, every: int = 100) -> Learner:
     """Fit a learner to all shards side by side, and merge their states every so many tasks.
 
-    From a common start, each shard learns from its next tasks. Then the states are merged: tasks
-    seen, losses and sums of iterates add up, so that `D_` is the mean over all iterates of all
-    shards; the next start is the mean of the iterates or, entropic, the iterate for the gradients
-    of all shards. docs/scaling.md measures the cost; there is no `regret_bound_`.
+    From a common start, each shard learns from its next tasks. Then the states are merged.
+
+    `OnlineLTL`: tasks seen, losses and sums of iterates add up, so that `D_` is the mean over all
+    iterates of all shards; the next start is the mean of the iterates or, entropic, the iterate
+    for the gradients of all shards. There is no `regret_bound_`.
+
+    `BayesLTL`: sums over tasks add up; the learned covariance and the leave-one-out errors move as
+    far as the tasks of all shards would have moved them one after another.
+
+    The result does not depend on the number of workers. docs/scaling.md measures the cost.
 
     Parameters
     ----------
-    learner : OnlineLTL
+    learner : OnlineLTL or BayesLTL
         Fitted in place, and returned.
     tasks : ShardedTaskSet
     every : int
@@ -90,10 +98,16 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
     >>> learner.n_tasks_seen_
     60
     """
-    _check_fit(learner, OnlineLTL, tasks)
+    _check_fit(learner, OnlineLTL | BayesLTL, tasks)
     every, cluster = check_count(every, "every"), tasks.cluster
-    fresh = OnlineLTL(**learner.get_params(deep=False))
-    run = fresh._new_run(tasks.n_features)
+    fresh = type(learner)(**learner.get_params(deep=False))
+    run: Any = fresh._new_run(tasks.n_features)
+    if isinstance(fresh, BayesLTL):
+        if fresh.n_passes > 1:
+            raise ValueError(f"n_passes must be 1 for fit_sharded, got {fresh.n_passes!r}.")
+        for part in tasks.parts:
+            if not run.has_units:
+                run = cluster.result(cluster.submit(_set_units, run, part))
     sizes = [len(facts.labels) for facts in tasks.facts]
     for first in range(0, max(sizes), every):
         start = cluster.send(run)
@@ -102,48 +116,25 @@ def fit_sharded(learner: OnlineLTL, tasks: ShardedTaskSet, every: int = 100) -> 
             for i, (part, size) in enumerate(zip(tasks.parts, sizes, strict=True))
             if first < size
         ]
-        merge_runs(run, cluster.results(futures))
+        run.merge(cluster.results(futures))
     fresh._continue_run(run, tasks)
     learner._replace_state(fresh)
     return learner
 
 
-def merge_runs(run: OnlineRun, ends: Sequence[OnlineRun]) -> None:
-    """Merge runs that started as copies of `run` and learned from different tasks.
-
-    Tasks, losses, squared norms and sums of iterates add up. The next iterate is the mean of
-    theirs or, entropic, the one for the gradients of all of them. Modified in place: `run`.
-    """
-    records, later = run.state.records, [end.state.records for end in ends]
-    start = records.copy()
-    for name in ("n_tasks", "loss", "step_cost"):
-        records[name] += sum(end[name] - start[name] for end in later)
-    # In units in which squares neither underflow nor overflow.
-    norms = np.array([start["norm"], *(end["norm"] for end in later)])
-    unit = np.where(norms.max(axis=0) > 0.0, norms.max(axis=0), 1.0)
-    first, *others = norms / unit
-    squares = sum((other - first) * (other + first) for other in others)
-    records["norm"] = unit * np.sqrt(first**2 + squares)
-    records["largest"] = np.max([end["largest"] for end in later], axis=0)
-    clocks = np.where(records["adaptive"] > 0, records["norm"], np.sqrt(records["n_tasks"]))
-    moved = clocks > 0.0
-    records["step"] = np.where(moved, records["scale"] / np.where(moved, clocks, 1.0), 0.0)
-    matrices, totals = run.state.matrices, run.state.totals
-    totals += sum(end.state.totals - totals for end in ends)
-    if run.is_entropic:
-        matrices += sum(end.state.matrices - matrices for end in ends)
-    else:
-        matrices[:] = np.mean([end.representations("last") for end in ends], axis=0)
-    check_computed(matrices)
-    call_kernel(restart, run.n_features, run.state)
-    run.is_merged = True
-
-
-def _check_fit(learner: Any, wanted: type, tasks: Any) -> None:
+def _check_fit(learner: Any, wanted: Any, tasks: Any) -> None:
     """Check the types of the arguments."""
     for value, kind in ((learner, wanted), (tasks, ShardedTaskSet)):
         if not isinstance(value, kind):
-            raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}.")
+            names = " or ".join(one.__name__ for one in getattr(kind, "__args__", (kind,)))
+            raise TypeError(f"expected {names}, got {type(value).__name__}.")
+
+
+def _set_units(run: Any, tasks: TaskSet) -> Any:
+    """Return a run that measures inputs and targets in units of the first task that varies."""
+    run = copy(run)
+    run.set_units(tasks)
+    return run
 
 
 def _learn_all_shards(learner: OnlineLTLPath, shards: list[Shard]) -> OnlineRun:
@@ -154,16 +145,16 @@ def _learn_all_shards(learner: OnlineLTLPath, shards: list[Shard]) -> OnlineRun:
 
 
 def _learn_some_tasks(
-    i: int, settings: OnlineLTL, start: OnlineRun, tasks: TaskSet, first: int, last: int
-) -> OnlineRun:
+    i: int, settings: Learner, start: Any, tasks: TaskSet, first: int, last: int
+) -> Run:
     """Return the run of a learner, from a start, over some tasks of a shard."""
-    learner = OnlineLTL(**settings.get_params(deep=False))
+    learner = type(settings)(**settings.get_params(deep=False))
     learner._continue_run(copy(start), tasks)
     _learn_tasks(learner, i, tasks[first:last])
     return learner._fitted_run()
 
 
-def _learn_tasks(learner: OnlineLTL | OnlineLTLPath, i: int, tasks: TaskSet) -> None:
+def _learn_tasks(learner: OnlineLTL | OnlineLTLPath | BayesLTL, i: int, tasks: TaskSet) -> None:
     for label, task in zip(tasks.labels, tasks, strict=True):
         try:
             learner.partial_fit(*task)
