@@ -25,7 +25,7 @@ from fastltl._kernels.prior import (
     set_units,
 )
 from fastltl._kernels.spectral import eigh
-from fastltl._kernels.task import mirror
+from fastltl._kernels.task import assign, mirror
 
 #: Every task is scored up to this many; then every fourth, as the table changes slowly.
 SCORED_FIRST, SCORED_EVERY = 128, 4
@@ -52,7 +52,9 @@ def learn(state, X, y):
     if not set_units(state, X, y):
         return np.nan
     inputs, outputs = in_units(state, X, y)
-    if record["t"] == 0.0 and not np.any(outputs):  # nothing to measure noise or weights by
+    if (
+        record["t"] == 0.0 and np.dot(outputs, outputs) == 0.0
+    ):  # nothing to measure noise or weights by
         record["n_tasks"] += 1
         return 0.0
     R, z, Q, rest = reduce_task(inputs, outputs)
@@ -131,9 +133,8 @@ def start(state, R, z, rest):
         if value < best:
             best, tau, noise = value, ratio * guess, guess
     record["tau"], record["level"], record["noise"] = tau, tau, max(noise, SMALLEST_NOISE)
-    state.variances[:] = tau
     for j in range(state.variances.size):
-        state.covariance[j, j] = tau
+        state.variances[j] = state.covariance[j, j] = tau
 
 
 @kernel
@@ -273,8 +274,11 @@ def solve_variances(state):
     d, q, yy = state.scale.size, known_squares(state), record["y_square"]
     n_features = d - record["intercept"]
     E = np.zeros((3, d + 1))  # (v, s2) = E'(tau, level, s2)
-    E[0, :n_features] = 1.0 / q[:n_features]
-    E[1, n_features:d] = 1.0
+    for j in range(d):
+        if j < n_features:
+            E[0, j] = 1.0 / q[j]
+        else:
+            E[1, j] = 1.0
     E[2, d] = 1.0
     guess = np.array([yy / d, yy, yy])
     x = np.array([record["tau"], record["level"], record["noise"]])
@@ -282,14 +286,15 @@ def solve_variances(state):
     descend(reduced, np.dot(E, b), x, guess, ISOTROPIC_ANCHOR / guess**2, 30)
     record["tau"], record["level"] = max(x[0], 1e-6 * yy / d), max(x[1], 1e-9 * yy)
 
-    guess, x = np.empty(d + 1), np.empty(d + 1)
-    guess[:d] = np.maximum(isotropic(state), 1e-4 * yy / (d * q))
-    guess[d] = yy
+    guess, x, variances = np.empty(d + 1), np.empty(d + 1), isotropic(state)
+    for j in range(d):
+        guess[j] = max(variances[j], 1e-4 * yy / (d * q[j]))
+        x[j] = state.variances[j]
+    guess[d], x[d] = yy, record["noise"]
     anchors = DIAGONAL_ANCHOR / guess**2
     anchors[d] = ISOTROPIC_ANCHOR / (yy * yy)
-    x[:d], x[d] = state.variances, record["noise"]
     descend(F, b, x, guess, anchors, 2)
-    state.variances[:] = x[:d]
+    assign(state.variances, x[:d])
     least = max(record["noise"] / 4.0, SMALLEST_NOISE * yy)
     record["noise"] = min(max(x[d], least), 4.0 * record["noise"])
 
@@ -324,7 +329,7 @@ def solve_mean(state):
     for j in range(q.size):
         A[j, j] += q[j] / record["y_square"]
     cholesky(A)
-    state.mean[:] = state.weighted
+    assign(state.mean, state.weighted)
     cholesky_solve(A, state.mean)
     record["new_rows"] = 0.0
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fastltl._kernels.linalg import kernel
 from fastltl._kernels.spectral import eigh
+from fastltl._kernels.task import all_finite, assign
 
 Array = npt.NDArray[np.float64]
 
@@ -130,7 +131,7 @@ def set_units(state, X, y):
     is_first = record["y_scale"] == 0.0
     origin, scale = state.origin.copy(), state.scale.copy()
     y_origin, y_scale = record["y_origin"], record["y_scale"]
-    if not (np.abs(X).max() < np.inf and np.abs(y).max() < np.inf):
+    if not (all_finite(X) and all_finite(y)):
         return False
     if is_first:
         y_origin = 0.0
@@ -148,8 +149,8 @@ def set_units(state, X, y):
                 return False
         if y_scale > 0.0 and not abs(y[i] - y_origin) <= LARGEST * y_scale:
             return False
-    state.origin[:] = origin
-    state.scale[:] = scale
+    assign(state.origin, origin)
+    assign(state.scale, scale)
     record["y_origin"], record["y_scale"] = y_origin, y_scale
     return True
 
@@ -191,7 +192,11 @@ def scale_and_add(target, a, source, b):
 @kernel
 def known_squares(state):
     """q, with 1 for features that have not varied yet."""
-    return np.where(state.squares > 0.0, state.squares, 1.0)
+    squares = state.squares.copy()
+    for j in range(squares.size):
+        if squares[j] == 0.0:
+            squares[j] = 1.0
+    return squares
 
 
 @kernel
@@ -246,9 +251,9 @@ def leave_one_out(state, R, z, Q, rest, RS):
     """
     noise, k, n = state.records[0]["noise"], z.size, max(z.size, rest.size)
     grams = np.empty((3, k, k))
-    grams[0] = np.dot(RS, R.T)
-    grams[1] = np.dot(R * state.variances, R.T)
-    grams[2] = np.dot(R * isotropic(state), R.T)
+    np.dot(RS, R.T, grams[0])
+    np.dot(R * state.variances, R.T, grams[1])
+    np.dot(R * isotropic(state), R.T, grams[2])
     Rm = np.dot(R, state.mean)
     shares = candidate_shares(state)
     table = np.empty((N_CANDIDATES, KAPPAS.size, N_SUMS))
@@ -273,7 +278,8 @@ def leave_one_out(state, R, z, Q, rest, RS):
             residual_shares = np.dot(kept, vectors**2)
         ey, em = np.dot(y_parts, vectors), np.dot(m_parts, vectors)
         for j in range(KAPPAS.size):
-            sums = np.zeros(N_SUMS)
+            sums = table[c, j]
+            sums.fill(0.0)
             for i in range(k):
                 sums[6] += kept[j, i] * zy[i] * zm[i]
                 sums[7] += kept[j, i] * zm[i] * zm[i]
@@ -289,7 +295,7 @@ def leave_one_out(state, R, z, Q, rest, RS):
                 sums[3] += a * a * precision
                 sums[4] += a * b * precision
                 sums[5] += b * b * precision
-            table[c, j] = sums / n
+            sums /= n
     return table
 
 
