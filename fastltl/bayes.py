@@ -10,9 +10,9 @@ import numpy.typing as npt
 from sklearn.base import RegressorMixin
 
 from fastltl._bayes_run import BayesRun, Prior, new_state, refine
-from fastltl._incremental import IncrementalLearner
+from fastltl._incremental import IncrementalLearner, refusal_of
 from fastltl._kernels.bayes import posterior, predictive_variances
-from fastltl._kernels.prior import design
+from fastltl._kernels.prior import LARGEST, design
 from fastltl._kernels.spectral import features
 from fastltl._threads import call_kernel, one_blas_thread
 from fastltl._validation import (
@@ -294,9 +294,11 @@ class BayesLTL(IncrementalLearner[BayesRun]):
             return self._regressor(prior)
         with np.errstate(over="ignore", invalid="ignore"):
             A = design(prior.origin, prior.scale, data)
-            z = check_computed((target - prior.y_origin) / prior.y_scale)
+            z = (target - prior.y_origin) / prior.y_scale
+        if not max(np.abs(A).max(), np.abs(z).max()) <= LARGEST:
+            raise refusal_of(data, target)
         weights, covariance = call_kernel(
-            posterior, max(A.shape), prior.mean, prior.covariance, prior.noise, check_computed(A), z
+            posterior, max(A.shape), prior.mean, prior.covariance, prior.noise, A, z
         )
         return TaskRegressor(
             prior, check_computed(weights), check_computed(covariance), self._names()

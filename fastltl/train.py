@@ -18,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fastltl.base import RepresentationLearner
+from fastltl.bayes import BayesLTL
 from fastltl.io.checkpoints import (
     discard_unfinished,
     read_checkpoint,
@@ -216,7 +217,10 @@ def adapt(
     saved = read_checkpoint(checkpoint)
     learner, settings = restored(saved, checkpoint), saved.position.get("settings", {})
     if not isinstance(learner, RepresentationLearner) or not learner.__sklearn_is_fitted__():
-        raise ValueError(f"{checkpoint} must hold a fitted learner, got {learner}.")
+        hint = "; in Python, its adapt takes any task" if isinstance(learner, BayesLTL) else ""
+        raise ValueError(
+            f"{checkpoint} must hold a fitted learner of a representation, got {learner}{hint}."
+        )
     task = settings.get("task") if task is None else task
     target = settings.get("target") if target is None else target
     if target is None:

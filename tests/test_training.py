@@ -361,7 +361,7 @@ def test_adapt_needs_a_fitted_learner(tmp_path, capsys, learner):
     learner.save(tmp_path / "c.npz")
     table = write_table(tmp_path / "new.csv", TASKS[:2])
     assert cli.main(["adapt", str(tmp_path / "c.npz"), str(table), "--target", "sales"]) == 2
-    assert "must hold a fitted learner, got " in capsys.readouterr().err
+    assert "must hold a fitted learner of a representation, got " in capsys.readouterr().err
 
 
 def write_folder(path, tasks):

@@ -9,8 +9,10 @@ import pytest
 from benchmarks.kernels import Kernels, RankTwoUpdate
 from benchmarks.learners import Batch, Independent, Multitask, Path
 from benchmarks.online import RULES, Online
+from benchmarks.prior import Prior
 
 CASES = [
+    *[(Prior, (size,)) for size in ((50, 20), (10, 20))],
     (Kernels, ("task_gradient", (50, 20))),
     (Kernels, ("project", (50, 20))),
     (RankTwoUpdate, (50, "all")),
