@@ -8,6 +8,7 @@ relative to one pass over all tasks. docs/scaling.md extrapolates to larger size
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from distributed import Client, LocalCluster
@@ -29,31 +30,38 @@ def part(seed: int, i: int, n_parts: int) -> ltl.TaskSet:
     return environment(seed).tasks(N_TASKS, N_SAMPLES)[i * size : (i + 1) * size]
 
 
-def relative_errors(client: Client, geometry: str) -> dict[tuple[int, int], list[float]]:
+#: Learners whose shards are merged.
+LEARNERS = {
+    "entropic": ltl.OnlineLTL(1e-4),
+    "euclidean adaptive": ltl.OnlineLTL(1e-4, geometry="euclidean"),
+    "BayesLTL": ltl.BayesLTL(),
+}
+
+
+def relative_errors(client: Client, learner: Any) -> dict[tuple[int, int], list[float]]:
     """Return test errors relative to a single pass, by number of shards and tasks per merge."""
     found: dict[tuple[int, int], list[float]] = {}
     for seed in range(TRIALS):
         draw = environment(seed)
         tasks = draw.tasks(N_TASKS, N_SAMPLES)
         test = draw.tasks(200, 2 * N_SAMPLES).split_samples(0.5, random_state=0)
-        learner = ltl.OnlineLTL(1e-4, geometry=geometry)
-        reference = ltl.evaluate(learner.fit(tasks).D_, *test).mean()
+        reference = ltl.evaluate(learner.fit(tasks), *test).mean()
         for n_shards in (1, 2, 4, 8):
             shards = [partial(part, seed, i, n_shards) for i in range(n_shards)]
             sharded = ShardedTaskSet(shards, client)
             for every in (1, 10, N_TASKS):
-                D = fit_sharded(learner, sharded, every).D_
-                error = ltl.evaluate(D, *test).mean()
+                error = ltl.evaluate(fit_sharded(learner, sharded, every), *test).mean()
                 found.setdefault((n_shards, every), []).append(error / reference - 1)
     return found
 
 
 def print_errors(client: Client) -> None:
-    print("| shards | merged after every | entropic | euclidean adaptive |\n|---|---|---|---|")
-    by_geometry = [relative_errors(client, geometry) for geometry in ("entropic", "euclidean")]
-    for n_shards, every in by_geometry[0]:
+    """Print a Markdown table of the errors of all learners."""
+    print(f"| shards | merged after every | {' | '.join(LEARNERS)} |\n|---|---{'|---' * 3}|")
+    by_learner = [relative_errors(client, learner) for learner in LEARNERS.values()]
+    for n_shards, every in by_learner[0]:
         cells = []
-        for found in by_geometry:
+        for found in by_learner:
             percent = 100 * np.array(found[n_shards, every])
             cells.append(f"{percent.mean():+.1f} % ({percent.min():+.1f} to {percent.max():+.1f})")
         when = "end only" if every == N_TASKS else "task" if every == 1 else f"{every} tasks"

@@ -52,7 +52,8 @@ class Prior(NamedTuple):
             T[-1, :-1] = -self.origin[:-1] * factors[:-1]
             offset[-1] = self.y_origin
         with np.errstate(over="ignore", invalid="ignore"):
-            return check_computed(T @ weights + offset), check_computed(T @ covariance @ T.T)
+            half = T @ covariance @ T.T / 2.0  # not symmetric to the last bit
+            return check_computed(T @ weights + offset), check_computed(half + half.T)
 
     @property
     def noise_in_data_units(self) -> float:
