@@ -56,6 +56,9 @@ def run_reproduce(options: argparse.Namespace) -> None:
     from fastltl.experiments import claims, paper, report
 
     _check_cluster(options.dask)
+    if options.what == "prior":
+        _run_prior(options)
+        return
     names = list(EXPERIMENTS) if options.what == "all" else [options.what]
     if options.what == "all" and options.schools is None:
         names.remove("schools")
@@ -80,6 +83,30 @@ def run_reproduce(options: argparse.Namespace) -> None:
         for claim in claims.check_claims(results):
             print(f"  {claim.holds:<7} {claim.claim}\n          {claim.figures}", flush=True)
     print(f"\nReport: {report.write_reproduction(computed, options.out)}")
+
+
+def _run_prior(options: argparse.Namespace) -> None:
+    """Measure BayesLTL against other methods and write the report."""
+    from fastltl.experiments import paper, prior, report
+
+    if options.schools is not None:
+        paper.schools_tasks(options.schools)  # reports an unreadable file before the long run
+    _compile(prior.compile_kernels)
+    results = prior.reproduce(
+        options.out,
+        options.seed,
+        options.trials,
+        options.quick,
+        options.jobs,
+        options.schools,
+        options.dask,
+    )
+    page = report.write_prior(results, options.out)
+    print(f"prior: {results['manifest']['seconds']:.0f} s of computing")
+    for title, table in report.prior_tables(results).items():
+        print(f"\n{title}")
+        _print_table(table)
+    print("", *report.prior_notes(results), "", f"Report: {page}", sep="\n")
 
 
 def run_train(options: argparse.Namespace) -> int:

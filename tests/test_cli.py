@@ -34,7 +34,7 @@ def test_version(capsys):
         (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
         (["demo", "--jobs", "0"], "--jobs: must be a whole number from 1 up, got '0'"),
         (["compare", "x.csv", "--task", "t"], "the following arguments are required: --target"),
-        (["reproduce", "figure"], "schools|all: invalid choice: 'figure'"),
+        (["reproduce", "figure"], "schools|all|prior: invalid choice: 'figure'"),
         (["reproduce", "grid", "--trials", "-3"], "--trials: "),
     ],
 )
@@ -152,7 +152,7 @@ def test_reproduce_without_schools_data(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     assert cli.main(["reproduce", "schools", "--out", str(out)]) == 2
     assert "schools must say where schoolData.mat is" in capsys.readouterr().err
-    for what in ("schools", "all"):
+    for what in ("schools", "all", "prior"):
         assert cli.main(["reproduce", what, "--schools", "gone.mat", "--out", str(out)]) == 2
         assert "gone.mat: No such file" in capsys.readouterr().err
     assert not out.exists()

@@ -95,6 +95,7 @@ def test_load_schools_checks_the_file(tmp_path):
         ("mlmRev/Exam", 65, 6, 4059),
         ("mlmRev/Hsb82", 160, 5, 7185),
         ("mlmRev/Chem97", 2410, 4, 31022),
+        ("lme4/sleepstudy", 18, 1, 180),
     ],
 )
 def test_load_rdataset(name, n_tasks, n_features, n_samples):

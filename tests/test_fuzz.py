@@ -17,7 +17,7 @@ import fastltl as ltl
 from fastltl.io import checkpoints
 from fastltl.io.tables import read_tasks
 
-#: Files per reader, 21,000 in all; the seed changes the corruptions.
+#: Files per reader, 24,000 in all; the seed changes the corruptions.
 N_FILES = int(os.environ.get("FASTLTL_FUZZ", "3000"))
 SEED = os.environ.get("FASTLTL_FUZZ_SEED", "")
 
@@ -82,6 +82,12 @@ def forge_checkpoint(content, rng):
     return file.getvalue()
 
 
+def prior_file(path):
+    path = path.with_suffix(".npz")
+    ltl.BayesLTL().fit(TASKS).save(path)
+    return path.read_bytes()
+
+
 def checkpoint_file(path):
     path = path.with_suffix(".npz")
     validation = TASKS.split_samples(0.5, random_state=0)
@@ -137,6 +143,7 @@ def table(path):
 READERS = {
     "checkpoint": (checkpoint_file, corrupt_bytes, load),
     "forged checkpoint": (checkpoint_file, forge_checkpoint, load),
+    "forged prior": (prior_file, forge_checkpoint, load),
     "csv stream": (csv_file, corrupt_bytes, stream),
     "parquet stream": (parquet_file, corrupt_bytes, stream),
     "npz stream": (npz_file, corrupt_bytes, folder),

@@ -35,6 +35,7 @@ LAYERS = [
     ["datasets"],
     ["distributed.shards", "distributed.online", "distributed"],
     ["experiments.results", "experiments.trials", "experiments.compare", "experiments.paper"],
+    ["experiments.prior"],
     ["experiments.claims", "experiments.figures", "experiments.report"],
     ["train", "_arguments", "cli"],
 ]

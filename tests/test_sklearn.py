@@ -16,6 +16,10 @@ import fastltl as ltl
 ESTIMATORS = [
     ltl.RepresentationRidge(),
     ltl.RepresentationRidge(fit_intercept=True),
+    ltl.BayesLTL(),
+    ltl.BayesLTL(fit_intercept=False),
+    ltl.BayesLTL(fit_mean=False, half_life=5.0),
+    ltl.BayesLTL(n_passes=2),
     ltl.OnlineLTL(),
     ltl.OnlineLTL(geometry="euclidean", averaging="last", fit_intercept=True),
     ltl.OnlineLTL(geometry="euclidean", step="theory"),
@@ -125,7 +129,7 @@ def test_feature_names_of_data_frames():
         learner.adapt(df[["income", "age", "height"]], y)
 
 
-LEARNERS = [ltl.OnlineLTL, ltl.BatchLTL, ltl.MTL, ltl.ITL]
+LEARNERS = [ltl.BayesLTL, ltl.OnlineLTL, ltl.BatchLTL, ltl.MTL, ltl.ITL]
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
@@ -142,8 +146,9 @@ def test_feature_names_of_task_sets(learner):
     fitted.transform(df[["age", "income", "height"]])
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.transform(df[["income", "age", "height"]])
-    chosen = ltl.select_lam(learner(), tasks, tasks.split_samples(0.5, random_state=0), [1.0])
-    assert list(chosen.learner.feature_names_in_) == ["age", "income", "height"]
+    if learner is not ltl.BayesLTL:  # it has no lam
+        chosen = ltl.select_lam(learner(), tasks, tasks.split_samples(0.5, random_state=0), [1.0])
+        assert list(chosen.learner.feature_names_in_) == ["age", "income", "height"]
     assert not hasattr(fitted.fit([(X, y)]), "feature_names_in_")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))  # last, so that what is installed is tested
 
+import fastltl as ltl
 from benchmarks import soak
 
 LENGTHS = [3000, *(int(length) for length in [os.environ.get("FASTLTL_SOAK")] if length)]
@@ -33,6 +34,28 @@ def test_soak_passes_all_checks(rule, n_tasks):
     assert run.snapshots[-1].D_difference <= 1e-7
     assert run.snapshots[-1].iterate_difference <= 1e-7
     assert soak.failed_checks(run) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_tasks", LENGTHS)
+def test_a_prior_stays_valid_in_constant_memory(n_tasks):
+    learner, interval, memory = ltl.BayesLTL(), max(1, n_tasks // 10), []
+    done = 0
+    for tasks in soak.blocks(n_tasks):
+        soak.feed(learner, tasks)
+        before, done = done, done + len(tasks)
+        if before // interval < done // interval:
+            memory.append(soak.resident_memory())
+            C = learner.covariance_
+            values = np.linalg.eigvalsh(C)
+            assert np.array_equal(C, C.T)
+            assert values[0] >= -1e-12 * values[-1]
+            assert np.isfinite(learner.mean_).all()
+            assert 0 < learner.noise_ < np.inf
+            assert learner.weights_.sum() == pytest.approx(1)
+    assert learner.n_tasks_seen_ == n_tasks
+    assert len(memory) >= 10
+    assert max(memory[1:]) - memory[1] <= soak.MAX_GROWTH
 
 
 FINE = soak.Snapshot(10, 5000, 0.0, 0.0, True, 0.0, 0.0)

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from naive import ragged_tasks
+from sklearn.base import clone
 from threadpoolctl import OpenBLASController, ThreadpoolController, threadpool_limits
 
 import fastltl as ltl
@@ -215,13 +216,17 @@ def test_bits_do_not_depend_on_the_number_of_threads(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_learners_in_threads_do_not_disturb_each_other():
+@pytest.mark.parametrize(
+    ("learner", "attribute"), [(ltl.OnlineLTL(1e-2), "D_"), (ltl.BayesLTL(), "covariance_")]
+)
+def test_learners_in_threads_do_not_disturb_each_other(learner, attribute):
     tasks = ragged_tasks(0, 40, 30, (10, 90))
-    expected = ltl.OnlineLTL(1e-2).fit(tasks).D_
+    expected = getattr(clone(learner).fit(tasks), attribute)
     results = {}
 
     def learn(i):
-        results[i] = ltl.OnlineLTL(1e-2).fit(pickle.loads(pickle.dumps(tasks))).D_
+        copy = pickle.loads(pickle.dumps(tasks))
+        results[i] = getattr(clone(learner).fit(copy), attribute)
 
     workers = [threading.Thread(target=learn, args=(i,)) for i in range(4)]
     for worker in workers:

@@ -11,9 +11,10 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fastltl.experiments import compare, paper
+from fastltl.experiments import compare, paper, prior
 from fastltl.experiments.results import Results, Row, select
 
 #: Colours of text and grid lines; the report replaces them by those of its page.
@@ -30,7 +31,25 @@ COLOURS = {
     compare.POOLED: "#c4457a",
     compare.ONLINE: "#1f77d0",
     compare.MULTITASK: "#a05bd6",
+    compare.ALONE: "#7f7f7f",
+    prior.POOLED: "#c4457a",
+    prior.GPBOOST: "#8c5a3c",
+    prior.LME4: "#b59a2b",
+    prior.ONE_PASS: "#e0483e",
+    prior.JOINT: "#d9730d",
+    prior.PASSES: "#f0a33f",
 }
+#: Markers of the methods that are compared with a mixed model; a dot for the others.
+MARKERS = {
+    prior.GPBOOST: "s",
+    prior.LME4: "s",
+    prior.ONE_PASS: "D",
+    prior.JOINT: "^",
+    prior.PASSES: "v",
+}
+
+#: Ticks of axes that show ratios.
+RATIOS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6)
 
 #: Names of the noises in the names of files.
 NOISE_LEVELS = dict(zip(paper.NOISES, ("paper", "lower"), strict=True))
@@ -67,6 +86,7 @@ def draw(results: Results) -> list[Picture]:
         "stream": _stream,
         "schools": _schools,
         "timing": lambda _: [],  # the paper's Table 1 is a table
+        "prior": lambda results: [_ratios(results["summary"])],
     }
     with matplotlib.rc_context(STYLE):
         return pictures[results["manifest"]["experiment"]](results)
@@ -252,3 +272,60 @@ def _curves(name: str, rows: Sequence[Row], title: str, y: str, caption: str, fo
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     listed = ", ".join(f"{method} {mean}" for method, mean in final.items())
     return Picture(name, figure, f"{caption} {listed}.")
+
+
+def _ratios(summary: Sequence[Row]) -> Picture:
+    """Draw the error of each method over that of a reference, with a band for each problem."""
+    panels: dict[str, list[Row]] = {"Tables": [], "Synthetic tasks": []}
+    for row in summary:
+        if row["ratio"]["mean"] is not None:
+            panels["Tables" if row["noise"] is None else "Synthetic tasks"].append(row)
+    panels = {title: rows for title, rows in panels.items() if rows}
+    problems = [list(dict.fromkeys(row["problem"] for row in rows)) for rows in panels.values()]
+    n_bands = [len(names) for names in problems]
+    figure = Figure(figsize=(7.2, 1.6 + 0.52 * sum(n_bands)), layout="constrained")
+    grid = figure.subplots(len(panels), height_ratios=n_bands, squeeze=False)
+    found = {row["method"] for row in summary}
+    methods = [name for name in prior.METHODS if name in found]
+    for axes, (title, rows), names in zip(grid[:, 0], panels.items(), problems, strict=True):
+        for row in rows:
+            height = methods.index(row["method"]) / (len(methods) - 1) - 0.5
+            _mark_ratio(axes, row, names.index(row["problem"]) + 0.76 * height)
+        reference = " or ".join(dict.fromkeys(row["reference"] for row in rows))
+        axes.set(title=f"{title}: error over that of {reference}", xscale="log")
+        axes.axvline(1, color=INK, linewidth=1, zorder=1)
+        for band in range(1, len(names)):
+            axes.axhline(band - 0.5, color=FAINT, linewidth=0.8)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(axis="y", length=0)
+        means = [row["ratio"]["mean"] for row in rows]
+        low, high = 0.93 * min(means), 1.07 * max(means)  # a long interval may end outside
+        axes.set_xlim(low, high)
+        ticks = [tick for tick in RATIOS if low <= tick <= high]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.grid(axis="x")
+        axes.set_axisbelow(True)
+    handles = [
+        Line2D([], [], color=COLOURS[name], marker=MARKERS.get(name, "o"), label=name)
+        for name in methods
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
+    best = select(summary, method=prior.ONE_PASS)
+    listed = ", ".join(f"{row['problem']} {row['ratio']['mean']:.2f}" for row in best)
+    caption = (
+        "Error on held-out rows of new tasks, over that of a reference, with 95 % intervals over "
+        f"the splits; less is better. {prior.ONE_PASS}: {listed}."
+    )
+    return Picture("prior", figure, caption)
+
+
+def _mark_ratio(axes: Axes, row: Row, y: float) -> None:
+    """Draw a ratio and its interval, if it has one."""
+    ratio, colour = row["ratio"], COLOURS[row["method"]]
+    if ratio["low"] is not None:
+        # On a logarithmic axis there is no zero.
+        axes.plot([max(ratio["low"], 1e-3), ratio["high"]], [y, y], color=colour, linewidth=1.5)
+    marker = MARKERS.get(row["method"], "o")
+    axes.plot(ratio["mean"], y, marker, color=colour, markersize=4)

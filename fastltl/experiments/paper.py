@@ -7,7 +7,7 @@ means over trials with 95 % intervals.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from os import PathLike
@@ -83,7 +83,7 @@ def demo(seed: int = 0, n_jobs: int = 1) -> Results:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Define the cells of a figure or table of the paper, and how to compute and summarise them."""
+    """Define the cells of a figure or table, and how to compute and summarise them."""
 
     cells: Callable[[int, int, bool], list[Cell]]  # arguments: seed, trials, quick
     compute: Callable[..., Any]
@@ -112,17 +112,31 @@ def reproduce(
     results have ``manifest``, ``cells`` and ``summary``.
     """
     experiment = EXPERIMENTS[name]
-    if trials is None:
-        trials = experiment.quick_trials if quick else experiment.trials
-    compute = experiment.compute
     if name == "schools":
-        compute = partial(compute, tasks=schools_tasks(schools))
+        compute = partial(experiment.compute, tasks=schools_tasks(schools))
+        experiment = replace(experiment, compute=compute)
     if name == "timing":  # other cells must not slow down the one that is timed
         n_jobs, dask = 1, None
+    return run(name, experiment, out, seed, trials, quick, n_jobs, dask)
+
+
+def run(
+    name: str,
+    experiment: Experiment,
+    out: Path,
+    seed: int,
+    trials: int | None,
+    quick: bool,
+    n_jobs: int,
+    dask: str | None,
+) -> Results:
+    """Compute the cells of an experiment that out/name.json lacks, and summarise all of them."""
+    if trials is None:
+        trials = experiment.quick_trials if quick else experiment.trials
     path = out / f"{name}.json"
     fresh = new_results(name, {"seed": seed, "trials": trials, "quick": quick})
     cells = experiment.cells(seed, trials, quick)
-    results, rows = run_cells(path, fresh, cells, compute, n_jobs, dask)
+    results, rows = run_cells(path, fresh, cells, experiment.compute, n_jobs, dask)
     results["summary"] = experiment.summarise(rows)
     write_results(path, results)
     return results

@@ -17,7 +17,16 @@ from fastltl.experiments.claims import check_claims
 from fastltl.experiments.compare import FEWEST_SAMPLES, FOLDS
 from fastltl.experiments.figures import FAINT, INK, Picture, draw, render
 from fastltl.experiments.paper import TIMED_LAM, TIMED_TOL
-from fastltl.experiments.results import Results
+from fastltl.experiments.prior import (
+    GPBOOST,
+    LEVELS,
+    LME4,
+    METHODS,
+    N_VALIDATION_TASKS,
+    ONE_PASS,
+    SCHOOLS,
+)
+from fastltl.experiments.results import Results, Row, select
 from fastltl.io.checkpoints import write_whole
 
 
@@ -91,6 +100,86 @@ _EXPERIMENTS = {
         "Every method fits an intercept for each school.",
     ),
 }
+
+
+def write_prior(results: Results, out: Path) -> Path:
+    """Write the page and picture of BayesLTL against other methods; return the path of the page."""
+    parameters = results["manifest"]["parameters"]
+    text = (
+        "Half of the tasks of a table are training tasks. Half of the rows of each other task are "
+        "given, and the others predicted. The error is the mean squared error over the variance of "
+        "the targets. Mixed models, with random intercepts and independent random slopes, and "
+        "BayesLTL where it is joint or has 5 passes, learn from the given rows too. Methods that "
+        "need lam select it among 30 values by a third of the training tasks and learn again from "
+        f"all; on synthetic tasks {N_VALIDATION_TASKS} more tasks select it. BayesLTL has nothing "
+        f"to select. Means of {parameters['trials']} splits, with 95 % intervals."
+    )
+    tables = prior_tables(results)
+    sections = [Section("How it was measured", [text, *prior_notes(results)], None, draw(results))]
+    sections += [Section(title, (), table) for title, table in tables.items()]
+    sections.append(Section("Warnings", _warnings(results) or ["None."]))
+    return _write("BayesLTL and what people would use instead", "", sections, [results], out)
+
+
+def prior_tables(results: Results) -> dict[str, Table]:
+    """Tabulate the errors of methods, their gains over ITL and the coverage of intervals."""
+    summary = results["summary"]
+    tables = {}
+    for noise in dict.fromkeys(row["noise"] for row in summary):
+        rows = select(summary, noise=noise)
+        place = "Tables" if noise is None else f"Synthetic tasks, noise {noise:g}"
+        gains = [row | row["gain"] for row in rows]
+        tables[f"{place}: error"] = _problem_table(rows, "{:.3f}", "{:.3f}")
+        tables[f"{place}: gain over ITL, in percent"] = _problem_table(gains, "{:+z.1f}", "{:.1f}")
+    covered = [
+        (row["problem"], *(_with_margin(share, "{:.1%}", "{:.1%}") for share in row["coverage"]))
+        for row in select(summary, method=ONE_PASS)
+    ]
+    header = ("problem", *(f"{level} %" for level in LEVELS))
+    return tables | {f"Coverage of the intervals of {ONE_PASS}": Table(header, covered)}
+
+
+def _problem_table(rows: Sequence[Row], form: str, margin: str) -> Table:
+    """Tabulate means by method and problem."""
+    columns: dict[str, dict[str, str]] = {}
+    for row in rows:
+        name = row["problem"].partition(", noise")[0]
+        columns.setdefault(name, {})[row["method"]] = _with_margin(row, form, margin)
+    methods = [method for method in METHODS if any(method in column for column in columns.values())]
+    lines = [(name, *(column.get(name, "-") for column in columns.values())) for name in methods]
+    return Table(("method", *columns), lines)
+
+
+def _with_margin(row: Row, form: str, margin: str) -> str:
+    """Format a mean with half the width of its interval, if it has one."""
+    if row["mean"] is None:
+        return "-"
+    mean = form.format(row["mean"])
+    return mean if row["low"] is None else f"{mean} ±{margin.format(row['high'] - row['mean'])}"
+
+
+def prior_notes(results: Results) -> list[str]:
+    """Say what was left out."""
+    summary, notes = results["summary"], []
+    if not results["manifest"]["parameters"]["quick"] and not select(summary, problem=SCHOOLS):
+        notes.append(f"{SCHOOLS} is left out: no path of schoolData.mat was given.")
+    missing = {
+        GPBOOST: "GPBoost is not installed (pip install 'fastltl[peers]')",
+        LME4: "Rscript with the package lme4 was not found",
+    }
+    for peer, reason in missing.items():
+        rows = select(summary, method=peer)
+        if not rows:
+            notes.append(f"The {peer} is left out: {reason}.")
+        notes += [
+            f"The {peer} was not fitted on {row['left_out']} of {row['left_out'] + row['trials']} "
+            f"splits of {row['problem']}."
+            for row in rows
+            if row["left_out"]
+        ]
+    if select(summary, method=LME4):
+        notes.append(f"The {LME4} is not fitted to synthetic tasks: 50 random slopes take long.")
+    return notes
 
 
 def method_table(results: Results) -> Table:
