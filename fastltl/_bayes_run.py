@@ -27,6 +27,9 @@ from fastltl.tasks import TaskSet
 #: Parts into which several passes split the tasks, to score each with what the others say.
 N_FOLDS = 4
 
+#: Entries of the table that are mean squares or variances.
+SQUARES = [0, 2, 3, 5, 7, 8, 9, 11, 12]
+
 #: Largest number in a state, so that products of two do not overflow.
 LARGEST_NUMBER = 1e150
 
@@ -37,6 +40,7 @@ class Prior(NamedTuple):
     mean: Array
     covariance: Array
     noise: float
+    inflation: float  #: factor of the covariance for a task without samples
     origin: Array
     scale: Array
     y_origin: float
@@ -45,13 +49,13 @@ class Prior(NamedTuple):
 
     def in_data_units(self, weights: Array, covariance: Array) -> tuple[Array, Array]:
         """Return weights and their covariance for inputs and targets as the user has them."""
-        factors = np.zeros(len(weights))
-        np.divide(self.y_scale, self.scale, out=factors, where=self.scale > 0)
-        T, offset = np.diag(factors), np.zeros(len(weights))
-        if self.has_intercept:
-            T[-1, :-1] = -self.origin[:-1] * factors[:-1]
-            offset[-1] = self.y_origin
+        factors, offset = np.zeros(len(weights)), np.zeros(len(weights))
         with np.errstate(over="ignore", invalid="ignore"):
+            np.divide(self.y_scale, self.scale, out=factors, where=self.scale > 0)
+            T = np.diag(factors)
+            if self.has_intercept:
+                T[-1, :-1] = -self.origin[:-1] * factors[:-1]
+                offset[-1] = self.y_origin
             half = T @ covariance @ T.T / 2.0  # not symmetric to the last bit
             return check_computed(T @ weights + offset), check_computed(half + half.T)
 
@@ -69,7 +73,8 @@ def new_state(
     records = np.zeros(1, RECORD)
     records["intercept"], records["fit_mean"] = fit_intercept, fit_mean
     records["decay"] = 1.0 if half_life is None else 0.5 ** (1.0 / half_life)
-    records["kappa"] = records["inflation"] = 1.0
+    records["kappa"] = records["inflation"] = records["weight_inflation"] = 1.0
+    records["prior_inflation"] = 1.0
     scale = np.zeros(d)
     scale[p:] = 1.0  # of the intercept
     vectors = [np.zeros(d) for _ in range(5)]
@@ -107,7 +112,7 @@ class BayesRun(Run):
     def learn(self, X: Array, y: Array) -> bool:
         """Learn from one task; False if it is refused, which changes nothing."""
         error = float(call_kernel(kernels.learn, max(X.shape) + 1, self.state, X, y))
-        if np.isnan(error):
+        if error == kernels.REFUSED:
             return False
         self.latest_error = error
         return True
@@ -120,23 +125,24 @@ class BayesRun(Run):
     def set_units(self, tasks: TaskSet) -> None:
         """Set units by the first task whose targets vary, without learning from it."""
         for X, y in tasks:
-            if not self.has_units:
-                set_units(self.state, X.copy(), y.copy())
+            if self.has_units:
+                break
+            set_units(self.state, X.copy(), y.copy())
 
     def prior(self) -> Prior:
         """Return a copy of the prior in use.
 
-        Covariance and noise are multiplied by the mean squared z-score of the tasks, so that
-        intervals cover as many targets as they say. The posterior mean of a task is the same
-        for any such factor.
+        Covariance and noise are scaled by the z-scores of the tasks, so that intervals cover as
+        many targets as they say.
         """
         with self.lock:
             state, record = self.state, self.state.records[0]
             D: Array = call_kernel(prior_covariance, self.n_features, state)
             return Prior(
                 state.mean * record["mean_share"],
-                record["inflation"] * D,
+                record["weight_inflation"] * D,
                 float(record["inflation"] * record["noise"] / record["kappa"]),
+                float(record["prior_inflation"] / record["weight_inflation"]),
                 state.origin.copy(),
                 state.scale.copy(),
                 float(record["y_origin"]),
@@ -174,10 +180,10 @@ class BayesRun(Run):
     def merge(self, ends: Sequence[Self]) -> None:
         """Merge runs that started as copies of this one and learned from different tasks.
 
-        Counts and the sums A, c, F and b add up. S and the table of errors move by the sum of the
-        moves of the runs, each times (I + I_i) / (I + sum I_i): I is the information, or the number
-        of scored tasks, at the start, and I_i what run i has added. That is the weight its tasks
-        would have had one after another. Variances and noise are means, weighted by tasks.
+        Counts and the sums A, c, F and b add up. S and the table of errors, which are running
+        means, become the means of the runs by what each has added, and move further from the start
+        by the factor by which all tasks one after another would have moved them more than one run
+        has. Variances and noise are means, weighted by tasks.
         """
         start, starting = self.state, self.state.records[0].copy()
         n_tasks = [end.n_tasks - self.n_tasks for end in ends]
@@ -197,31 +203,40 @@ class BayesRun(Run):
 
 #: Arrays and numbers of a state that are sums over tasks.
 SUMS = ("precision", "weighted", "moments", "sums")
-COUNTS = ("t", "n_rows", "information", "scored", "rows")
+COUNTS = ("t", "n_rows", "information", "scored", "mean_rows")
 
 
 def _in_units_of(state: BayesState, ends: Sequence[BayesRun]) -> BayesState:
-    """Return a copy of a state in the units of the first run that knows each of them."""
+    """Return a copy of a state in the units of the first run that knows each of them.
+
+    Only sums over tasks are converted. S, v and m hold guesses for a feature whose units were not
+    known before; these are as good in one unit as in another.
+    """
     scales = np.array([end.state.scale for end in ends])
     wanted = scales[np.argmax(scales > 0, axis=0), np.arange(scales.shape[1])]
-    factors = np.ones(len(wanted))  # of inputs; weights have the inverse ones
+    factors = np.ones(len(wanted))
     np.divide(state.scale, wanted, out=factors, where=(wanted > 0) & (state.scale > 0))
     squares = np.append(factors, 1.0) ** 2
     return state._replace(
         origin=state.origin.copy(),
         scale=wanted,
         squares=state.squares * factors**2,
-        variances=state.variances / factors**2,
-        mean=state.mean / factors,
+        variances=state.variances.copy(),
+        mean=state.mean.copy(),
         precision=state.precision * np.outer(factors, factors),
         weighted=state.weighted * factors,
-        covariance=state.covariance / np.outer(factors, factors),
+        covariance=state.covariance.copy(),
         moments=state.moments * np.outer(squares, squares),
         sums=state.sums * squares,
         table=state.table.copy(),
         weights=state.weights.copy(),
         records=state.records.copy(),
     )
+
+
+def _new_share(before: float, gain: float, power: float) -> float:
+    """Return the share of new terms in a running mean whose weights grow like count^(power - 1)."""
+    return 1.0 - float((before / (before + gain)) ** power) if gain > 0.0 else 0.0
 
 
 def _merged(start: BayesState, ends: Sequence[tuple[BayesState, int]]) -> BayesState:
@@ -235,20 +250,29 @@ def _merged(start: BayesState, ends: Sequence[tuple[BayesState, int]]) -> BayesS
         gains = [new - decay * before for new, decay in zip(after, decays, strict=True)]
         return min(decays) * before + sum(gains)
 
-    def moved(name: str, count: str) -> Array:
-        """Move an array as tasks one after another would have moved it."""
+    def moved(name: str, count: str, power: float) -> Array:
+        """Move a running mean whose weights grow like the power of the count, less one."""
         before = float(first[count])
         gains = [
             max(0.0, float(state.records[0][count]) - decay * before)
             for (state, _), decay in zip(ends, decays, strict=True)
         ]
-        target: Array = getattr(start, name).copy()
-        for (state, _), gain in zip(ends, gains, strict=True):
-            share = (before + gain) / (before + sum(gains))
-            target += share * (getattr(state, name) - getattr(start, name))
+        source: Array = getattr(start, name)
+        if sum(gains) == 0.0:
+            return source.copy()
+        parts = np.array(gains) / sum(gains)
+        changes = [
+            _new_share(decay * before, gain, power)
+            for gain, decay in zip(gains, decays, strict=True)
+        ]
+        factor = _new_share(min(decays) * before, sum(gains), power) / (parts @ changes)
+        mean = np.tensordot(parts, [getattr(state, name) for state, _ in ends], axes=1)
+        target: Array = source + factor * (mean - source)
         return target
 
-    values, vectors = np.linalg.eigh(moved("covariance", "information"))
+    # The weights of S grow from a power of 0.7 to one of 2; rounding must not make it indefinite.
+    values, vectors = np.linalg.eigh(moved("covariance", "information", 1.0))
+    floor = np.min([state.table for state, _ in ends], axis=0)  # mean squares stay positive
     records = merged.records.copy()
     for name in COUNTS:
         records[name] = total(first[name], [state.records[0][name] for state, _ in ends])
@@ -259,7 +283,7 @@ def _merged(start: BayesState, ends: Sequence[tuple[BayesState, int]]) -> BayesS
         )
         / records["n_rows"]
     )
-    for name in ("tau", "level", "noise"):
+    for name in ("tau", "intercept_variance", "noise"):
         records[name] = shares @ [state.records[0][name] for state, _ in ends]
     squares = total(
         first["t"] * start.squares, [state.records[0]["t"] * state.squares for state, _ in ends]
@@ -268,7 +292,7 @@ def _merged(start: BayesState, ends: Sequence[tuple[BayesState, int]]) -> BayesS
         squares=np.maximum(squares / records["t"], 0.0),
         variances=shares @ np.array([state.variances for state, _ in ends]),
         covariance=(vectors * np.maximum(values, 0.0)) @ vectors.T,
-        table=moved("table", "scored"),
+        table=np.maximum(moved("table", "scored", 3.0), floor),
         records=records,
         **{
             name: total(getattr(start, name), [getattr(state, name) for state, _ in ends])
@@ -315,11 +339,18 @@ def check_state(state: BayesState, start: BayesState) -> None:
     if not record["mean_share"] <= 1 + STATE_TOLERANCE:
         raise ValueError("mean_share must be between 0 and 1")
     if record["t"] > 0:
-        for name in ("n_rows", "y_scale", "y_square", "tau", "level", "noise"):
+        for name in ("n_rows", "y_scale", "y_square", "tau", "intercept_variance", "noise"):
+            if not record[name] > 0:
+                raise ValueError(f"{name} must be positive")
+        for name in ("inflation", "weight_inflation", "prior_inflation"):
             if not record[name] > 0:
                 raise ValueError(f"{name} must be positive")
         if not abs(state.weights.sum() - 1) <= STATE_TOLERANCE:
             raise ValueError("weights must have a sum of one")
+    if (state.table[:, :, SQUARES] < 0).any():
+        raise ValueError("table must not have negative mean squares")
+    if record["intercept"] and state.scale[-1] != 1.0:
+        raise ValueError("the scale of the intercept must be one")
     for name, matrix in (("covariance", state.covariance), ("moments", state.moments)):
         slack = STATE_TOLERANCE * np.abs(matrix).max()
         if not np.allclose(matrix, matrix.T, rtol=0, atol=slack):

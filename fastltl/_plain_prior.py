@@ -30,24 +30,34 @@ class LearnedPrior:
         self.decay = 1.0 if half_life is None else 0.5 ** (1 / half_life)
         self.t = self.N = self.information = self.yy = self.y_origin = self.y_scale = 0.0
         self.scored = self.unscored = self.rows = self.new_rows = 0.0
+        self.n_tasks = 0
 
     def learn(self, X: Array, y: Array) -> float:
         """Learn from a task; return its leave-one-out error before."""
         self._set_units(X, y)
+        self.n_tasks += 1
         if self.t == 0 and (y == self.y_origin).all():
             return 0.0
         X, y = self._design(X), (y - self.y_origin) / self.y_scale
-        if self.t == 0:
+        is_first = self.t == 0
+        if is_first:
             self._start(X, y)
         self._count(X, y, self.decay)
         task = self._reduce(X, y)
         self.unscored += 1
-        if self.t <= 128 or self.unscored >= 4:
+        is_scored = self.t <= 128 or self.unscored >= 4
+        if is_scored:
+            fresh = self._leave_one_out(*task)
+            if not is_first:
+                squares = fresh[:, :, :3] @ [1, -2 * self.f, self.f**2]
+                expected = float(np.sum(self.weights * squares))
             self.scored = self.scored * self.decay**self.unscored + 1
-            self.table += 2 / (self.scored + 1) * (self._leave_one_out(*task) - self.table)
+            self.table += 3 / (self.scored + 2) * (fresh - self.table)
             self.unscored = 0.0
         self._choose()
-        return self._update(*task, self._D(), self.s2 / self.kappa) * self.y_scale**2
+        in_use = self._update(*task, self._D(), self.s2 / self.kappa)
+        error = expected if is_scored and not is_first else in_use
+        return error * self.y_scale**2
 
     def learn_again(self, X: Array, y: Array, decay: float) -> None:
         """Learn once more from a task, with S as the prior."""
@@ -65,14 +75,14 @@ class LearnedPrior:
 
     @property
     def D(self) -> Array:
-        """The prior covariance of the weights, scaled so that z-scores have mean square one."""
+        """The prior covariance of the weights, scaled like the z-scores of tasks."""
         T = self._to_data()
-        D: Array = self.inflation * (T @ self._D() @ T.T)
+        D: Array = self.weight_inflation * (T @ self._D() @ T.T)
         return D
 
     @property
     def noise(self) -> float:
-        """The noise variance in use, scaled in the same way."""
+        """The noise variance in use, scaled so that z-scores have mean square one."""
         return float(self.inflation * self.s2 / self.kappa * self.y_scale**2)
 
     def _to_data(self) -> Array:
@@ -92,8 +102,10 @@ class LearnedPrior:
     def _set_units(self, X: Array, y: Array) -> None:
         n, p = X.shape
         if self.y_scale == 0:
-            self.origin, self.scale = np.zeros(p + self.fit_intercept), np.zeros(p)
-            if self.fit_intercept and n > 1:
+            if self.n_tasks == 0:
+                self.origin = np.zeros(p + self.fit_intercept)
+            self.scale = np.zeros(p)
+            if self.fit_intercept and (n > 1 or self.n_tasks == 0):
                 self.origin[:p] = [self._origin(x) for x in X.T]
                 self.y_origin = self._origin(y) if self.fit_mean else 0.0
             self.y_scale = float(np.sqrt(np.mean((y - self.y_origin) ** 2)))
@@ -126,7 +138,7 @@ class LearnedPrior:
         self.level, self.v, self.S = self.tau, np.full(d, self.tau), self.tau * np.eye(d)
         self.q, self.m, self.A, self.c = np.zeros(d), np.zeros(d), np.zeros((d, d)), np.zeros(d)
         self.F, self.b = np.zeros((d + 1, d + 1)), np.zeros(d + 1)
-        self.table = np.zeros((4, len(self.KAPPAS), 8))
+        self.table = np.zeros((4, len(self.KAPPAS), 13))
 
     def _count(self, X: Array, y: Array, decay: float) -> None:
         for name in ("t", "N", "information", "A", "c", "F", "b"):
@@ -134,6 +146,7 @@ class LearnedPrior:
         self.t += 1
         self.N += len(y)
         self.yy += (float(np.mean(y**2)) - self.yy) * len(y) / self.N
+        self.yy = max(self.yy, 1e-60)
         self.q += (np.mean(X**2, axis=0) - self.q) / self.t
 
     def _isotropic(self) -> Array:
@@ -171,6 +184,9 @@ class LearnedPrior:
                 left = 1 - (1 - kept) @ (V**2).T
                 ey, em = ey @ V.T + rest, em @ V.T
             left = np.maximum(left, 1e-10)
+            Rm, rr = R @ self.m, float(rest @ rest)
+            row[:, 8], row[:, 12] = left.mean(axis=1), np.trace(gram) / n
+            row[:, 9:12] = np.array([z @ z + rr, z @ Rm, Rm @ Rm]) / n
             ey, em, precision = ey / left, em / left, left * kappas / self.s2
             for i, product in enumerate((ey * ey, ey * em, em * em)):
                 row[:, i], row[:, 3 + i] = product.mean(axis=1), (product * precision).mean(axis=1)
@@ -179,7 +195,7 @@ class LearnedPrior:
     def _choose(self) -> None:
         T, shares, octaves = self.table, self._shares(), np.log2(self.KAPPAS)
         with np.errstate(divide="ignore", invalid="ignore"):
-            best = (T[:, :, 1] + T[:, :, 6]) / ((T[:, :, 2] + T[:, :, 7]) * (1 + 1 / self.t))
+            best = (T[:, :, 1] + T[:, :, 6]) / ((T[:, :, 2] + T[:, :, 7]) * (1 + 1 / self.n_tasks))
         f = np.where(T[:, :, 1] + T[:, :, 6] > 0, np.minimum(best, 1), 0)
         powers = np.stack([np.ones_like(f), -2 * f, f**2], axis=2)
         errors = np.maximum(np.sum(T[:, :, :3] * powers, axis=2), 1e-12 * self.yy)
@@ -190,7 +206,13 @@ class LearnedPrior:
         self.kappa = np.exp(np.sum(self.weights * np.log(self.KAPPAS)))
         self.mixed = np.sum(self.weights * self.KAPPAS, axis=1) @ shares / self.kappa
         self.f, self.error = np.sum(self.weights * f), np.sum(self.weights * errors)
-        self.inflation = np.sum(self.weights * np.sum(T[:, :, 3:6] * powers, axis=2))
+        z_square = np.sum(self.weights * np.sum(T[:, :, 3:6] * powers, axis=2))
+        self.inflation = max(float(z_square), 1e-6)
+        self.weight_inflation = self.inflation ** (1 - np.sum(self.weights * T[:, :, 8]))
+        residual = np.sum(self.weights * np.sum(T[:, :, 9:12] * powers, axis=2))
+        variance = np.sum(self.weights * self.KAPPAS * T[:, :, 12]) / self.kappa
+        explained = max(residual - self.inflation * self.s2 / self.kappa, 1e-3 * residual)
+        self.prior_inflation = float(explained / variance) if variance > 0 else 1.0
 
     def _update(
         self, R: Array, z: Array, Q: Array | None, rest: Array, D: Array, noise: float
@@ -208,16 +230,18 @@ class LearnedPrior:
         self.information += np.sum(H * D) / d
         gain = 0.7 + 1.3 * self.information / (self.information + 1.5 * d)
         rho = min(0.5, gain / (self.information + gain))
-        self.S = (1 - rho) * self.S + rho * (D - RD.T @ inverse @ RD + np.outer(a, a))
+        S = (1 - rho) * self.S + rho * (D - RD.T @ inverse @ RD + np.outer(a, a))
+        self.S = (S + S.T) / 2  # rounding errors in its skew part would grow
         if self.t > 1:
             self._add_moments(R, r, rest)
             self._solve_variances()
         if self.fit_mean:
-            self.A += H
-            self.c += R.T @ inverse @ z
+            self.A += noise * H
+            self.c += noise * (R.T @ inverse @ z)
             self.rows, self.new_rows = self.rows + len(z), self.new_rows + len(z)
             if self.new_rows >= min(d / 12, self.rows / 2):
-                ridge = np.where(self.q > 0, self.q, 1) / self.yy
+                ridge = np.where(self.q > 0, self.q, 1) * self.s2 / self.kappa / self.yy
+                ridge += 1e-12 * np.diag(self.A)
                 self.m[:], self.new_rows = np.linalg.solve(self.A + np.diag(ridge), self.c), 0.0
         return float(np.mean(errors**2))
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin
 
 from fastltl._bayes_run import BayesRun, Prior, new_state, refine
 from fastltl._incremental import IncrementalLearner, refusal_of
@@ -29,7 +29,7 @@ from fastltl.base import solve_each
 from fastltl.tasks import TaskSet, names_of
 
 
-class TaskRegressor(RegressorMixin):  # type: ignore[misc]
+class TaskRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Linear regression for one task, with error bars; `BayesLTL.adapt` returns it.
 
     The weights have a normal posterior distribution given the task's samples, or the prior
@@ -58,14 +58,21 @@ class TaskRegressor(RegressorMixin):  # type: ignore[misc]
     ((5,), (8,))
     """
 
-    def __init__(self, prior: Prior, weights: Array, covariance: Array, names: Any) -> None:
-        self._prior, self._weights, self._covariance = prior, weights, covariance
-        self._names = names
-        mean, self.coef_covariance_ = prior.in_data_units(weights, covariance)
-        self.n_features_in_ = len(mean) - prior.has_intercept
-        self.coef_ = mean[: self.n_features_in_]
-        self.intercept_ = float(mean[-1]) if prior.has_intercept else 0.0
-        self.noise_ = prior.noise_in_data_units
+    @classmethod
+    def _from_posterior(cls, prior: Prior, weights: Array, covariance: Array, names: Any) -> Self:
+        """Return a regressor for weights of this mean and covariance, in the units of the prior."""
+        model = cls()
+        model._prior, model._weights, model._covariance = prior, weights, covariance
+        model._names = names
+        mean, model.coef_covariance_ = prior.in_data_units(weights, covariance)
+        model.n_features_in_ = len(mean) - prior.has_intercept
+        model.coef_ = mean[: model.n_features_in_]
+        model.intercept_ = float(mean[-1]) if prior.has_intercept else 0.0
+        model.noise_ = prior.noise_in_data_units
+        return model
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "coef_")
 
     def predict(self, X: npt.ArrayLike, return_std: bool = False) -> Any:
         """Predict the target of each row of X.
@@ -76,7 +83,8 @@ class TaskRegressor(RegressorMixin):  # type: ignore[misc]
         return_std : bool
             Whether to return also the standard deviation of each target around its prediction. It
             includes the noise and what is not known about the weights: a target lies within 1.96
-            of them with probability 0.95.
+            of them with probability 0.95. For tasks with few samples the part of the weights is
+            scaled to how far targets were from the prior mean in the tasks seen.
 
         Returns
         -------
@@ -92,7 +100,13 @@ class TaskRegressor(RegressorMixin):  # type: ignore[misc]
             if not check_flag(return_std, "return_std"):
                 return prediction
             variances = call_kernel(
-                predictive_variances, max(A.shape), self._covariance, prior.noise, A
+                predictive_variances,
+                max(A.shape),
+                self._covariance,
+                prior.covariance,
+                prior.inflation,
+                prior.noise,
+                A,
             )
             return prediction, check_computed(prior.y_scale * np.sqrt(variances))
 
@@ -101,7 +115,7 @@ class TaskRegressor(RegressorMixin):  # type: ignore[misc]
 
 
 class BayesLTL(IncrementalLearner[BayesRun]):
-    """Learn a prior for the weights of a task, one task at a time: nothing to tune, error bars.
+    """Learn a prior for the weights of a task, one task at a time, with nothing to tune.
 
     The weights of a task are taken to be drawn from a normal distribution N(mean, covariance), the
     same for all tasks, and its targets are y = Xw + noise. Each task improves the estimates of
@@ -215,7 +229,7 @@ class BayesLTL(IncrementalLearner[BayesRun]):
                 f"X must be a TaskSet, or tasks that make one, got {type(tasks).__name__}; use "
                 "distributed.fit_sharded for a cluster."
             )
-        fresh = type(self)(self.fit_mean, self.fit_intercept).fit(tasks)
+        fresh = type(self)(**self.get_params(deep=False) | {"n_passes": 1}).fit(tasks)
         with one_blas_thread:
             refine(fresh._run, tasks, self.n_passes)
         fresh._remember_features(tasks if y is None else X)
@@ -231,7 +245,8 @@ class BayesLTL(IncrementalLearner[BayesRun]):
             Number of tasks learned from so far, this one included.
         error : float
             Mean squared error of predicting each sample of the task from its other samples with
-            the prior learned from earlier tasks.
+            the prior chosen by earlier tasks. The first task has no prior but a guess from the
+            task itself.
 
         Examples
         --------
@@ -260,13 +275,15 @@ class BayesLTL(IncrementalLearner[BayesRun]):
         ndarray of shape (n,), or a pair of them
         """
         run = self._fitted_run()
+        check_matrix(X, self.n_features_in_, owner=type(self).__name__)
         self._check_feature_names(X)
         return self._regressor(run.prior()).predict(X, return_std=return_std)
 
     def transform(self, X: npt.ArrayLike) -> Array:
         """Map inputs to X covariance^(1/2), with a last column of ones in X for an intercept.
 
-        Ridge regression on these features, without an intercept, has the prior N(0, covariance).
+        scikit-learn's ``Ridge(alpha=noise_, fit_intercept=False)`` on these features has the prior
+        N(0, covariance): that of `adapt` without the mean.
         """
         covariance = self.covariance_
         data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
@@ -300,13 +317,13 @@ class BayesLTL(IncrementalLearner[BayesRun]):
         weights, covariance = call_kernel(
             posterior, max(A.shape), prior.mean, prior.covariance, prior.noise, A, z
         )
-        return TaskRegressor(
+        return TaskRegressor._from_posterior(
             prior, check_computed(weights), check_computed(covariance), self._names()
         )
 
     def _regressor(self, prior: Prior) -> TaskRegressor:
         """Return the regressor of a task without samples."""
-        return TaskRegressor(prior, prior.mean, prior.covariance, self._names())
+        return TaskRegressor._from_posterior(prior, prior.mean, prior.covariance, self._names())
 
     def _prior_regressor(self, regressors: Sequence[TaskRegressor]) -> TaskRegressor:
         return self._regressor(regressors[0]._prior)

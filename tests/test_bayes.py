@@ -355,7 +355,7 @@ def test_an_enormous_target_keeps_the_state_finite(outlier):
         assert np.isfinite(learner.covariance_).all()
 
 
-@pytest.mark.parametrize("kind", ["inputs", "targets", "both", "rows"])
+@pytest.mark.parametrize("kind", ["inputs", "targets", "both", "mean_rows"])
 def test_tasks_of_wild_sizes_are_refused_or_keep_the_state_valid(kind):
     n_refused, rng = 0, np.random.default_rng(0)
     for run in range(60 // FEWER):
@@ -369,7 +369,7 @@ def test_tasks_of_wild_sizes_are_refused_or_keep_the_state_valid(kind):
                 X *= 10.0 ** rng.uniform(-40, 29, size=d) * (rng.random(d) < 0.8)
             if kind in ("targets", "both"):
                 y *= 10.0 ** rng.uniform(-40, 29)
-            if kind == "rows":
+            if kind == "mean_rows":
                 X[0, 0] *= 10.0 ** rng.uniform(0, 29)
                 y[0] *= 10.0 ** rng.uniform(0, 29)
             before = pickle.dumps(learner)
@@ -1082,7 +1082,7 @@ def test_counts_that_are_no_integers_are_refused(saved_run, name, value):
         ({"mean_share": 1.1}, "mean_share must be between 0 and 1"),
         ({"noise": 0.0}, "noise must be positive"),
         ({"tau": 0.0}, "tau must be positive"),
-        ({"level": 0.0}, "level must be positive"),
+        ({"intercept_variance": 0.0}, "intercept_variance must be positive"),
         ({"y_scale": 0.0}, "y_scale must be positive"),
         ({"y_square": 0.0}, "y_square must be positive"),
         ({"n_rows": 0.0}, "n_rows must be positive"),

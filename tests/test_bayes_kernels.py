@@ -21,7 +21,7 @@ def random_state(rng, d, intercept=False):
     state.mean[:] = rng.normal(size=d)
     state.covariance[:] = random_psd(rng, d, trace=d)
     record["t"], record["n_rows"], record["n_tasks"] = 7.0, 50.0, 7
-    record["noise"], record["tau"], record["level"] = 0.3, 0.4, 0.8
+    record["noise"], record["tau"], record["intercept_variance"] = 0.3, 0.4, 0.8
     record["y_scale"], record["y_square"] = 1.0, 1.5
     return state
 
@@ -36,7 +36,7 @@ def candidate_covariances(state, intercept):
     record, d = state.records[0], len(state.mean)
     isotropic = record["tau"] / state.squares
     if intercept:
-        isotropic[-1] = record["level"]
+        isotropic[-1] = record["intercept_variance"]
     for nu in (0.06, 1.0):
         h = nu * d / (nu * d + record["t"])
         yield (1 - h) * state.covariance + h * np.diag(isotropic)
@@ -236,10 +236,10 @@ def test_the_mean_solves_its_normal_equations():
     state.weighted[:] = c
     state.squares[2] = 0.0  # a feature that has not varied
     q = np.where(state.squares > 0, state.squares, 1.0)
-    state.records[0]["new_rows"] = 8.0
+    state.records[0]["pending_rows"] = 8.0
     bayes.solve_mean(state)
     assert relative(state.mean, np.linalg.solve(A + np.diag(q) / 1.5, c)) < 1e-9
-    assert state.records[0]["new_rows"] == 0.0
+    assert state.records[0]["pending_rows"] == 0.0
 
 
 def negative_log_likelihood(X, y, tau, noise):
@@ -265,7 +265,7 @@ def test_the_start_has_almost_the_largest_likelihood(n, d, noise):
         best = y @ np.linalg.solve(ratio * X @ X.T + np.eye(n), y) / n
         values.append(negative_log_likelihood(X, y, ratio * best, best))
     assert min(values) - 0.01 <= found <= min(values) + 0.3  # a difference of 4 is significant
-    assert record["level"] == record["tau"]
+    assert record["intercept_variance"] == record["tau"]
     assert np.array_equal(state.variances, np.full(d, record["tau"]))
     assert np.array_equal(state.covariance, record["tau"] * np.eye(d))
 

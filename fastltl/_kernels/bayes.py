@@ -3,7 +3,7 @@
 `_kernels/prior.py` explains the notation. With M = X D X' + s I the covariance of a task's targets
 under the prior in use, the state keeps three statistics of the tasks seen::
 
-    A = sum X'M^-1 X,  c = sum X'M^-1 y         m = (A + diag(q) / yy)^-1 c
+    A = sum s X'M^-1 X,  c = sum s X'M^-1 y     m = (A + diag(q) s / yy)^-1 c
     F, b: E[b] = F (v, s2)                      variances v of a diagonal prior, and the noise
     S <- (1 - rho) S + rho E[ww' | task]        covariances, by online EM
 """
@@ -16,6 +16,7 @@ from fastltl._kernels.prior import (
     SMALLEST_SHARE,
     choose,
     design,
+    expected_error,
     isotropic,
     known_squares,
     leave_one_out,
@@ -37,40 +38,50 @@ DIAGONAL_ANCHOR, ISOTROPIC_ANCHOR, BARRIER = 1.0, 2.0, 2.0
 #: The noise is at least this fraction of the mean square of the targets.
 SMALLEST_NOISE = 1e-6
 
-#: The mean is computed again once the rows since then are a twelfth of d: that costs d^3 / 3, as
-#: much as updating an inverse by those rows.
+#: The mean is solved for again when d / 12 rows have come since the last time. It costs d^3 / 3
+#: operations, as many as updating an inverse by d / 12 rows would.
 ROWS_PER_FEATURE = 1.0 / 12.0
+
+#: Smallest ridge of the mean, relative to the diagonal of A: dependent features make A singular.
+SMALLEST_RIDGE = 1e-12
+
+#: Returned in place of an error for a task that is not finite or far too large.
+REFUSED = -1.0
 
 
 @kernel
 def learn(state, X, y):
-    """Learn from a task; return its mean squared error before, by leave-one-out; NaN if refused.
+    """Learn from a task; return its mean squared leave-one-out error before, or REFUSED.
 
     Modified in place: `state`, unless the task is refused.
     """
     record = state.records[0]
     if not set_units(state, X, y):
-        return np.nan
+        return REFUSED
     inputs, outputs = in_units(state, X, y)
-    if (
-        record["t"] == 0.0 and np.dot(outputs, outputs) == 0.0
-    ):  # nothing to measure noise or weights by
-        record["n_tasks"] += 1
-        return 0.0
+    record["n_tasks"] += 1
+    if record["t"] == 0.0 and np.dot(outputs, outputs) == 0.0:
+        return 0.0  # there is nothing to measure weights or noise by
     R, z, Q, rest = reduce_task(inputs, outputs)
     if record["t"] == 0.0:
         start(state, R, z, rest)
     count(state, inputs, outputs, record["decay"])
     RS = np.dot(R, state.covariance)
     record["unscored"] += 1.0
-    if record["t"] <= SCORED_FIRST or record["unscored"] >= SCORED_EVERY:
-        record["scored"] = record["scored"] * record["decay"] ** record["unscored"] + 1.0
-        rate = 2.0 / (record["scored"] + 1.0)
+    is_scored = record["t"] <= SCORED_FIRST or record["unscored"] >= SCORED_EVERY
+    error = 0.0
+    if is_scored:
         fresh = leave_one_out(state, R, z, Q, rest, RS)
+        error = expected_error(state, fresh)  # with the weights of before
+        record["scored"] = record["scored"] * record["decay"] ** record["unscored"] + 1.0
+        rate = 3.0 / (record["scored"] + 2.0)  # weights grow like t^2, as early priors are poor
         scale_and_add(state.table, 1.0 - rate, fresh, rate)
         record["unscored"] = 0.0
     choose(state)
-    error = update(state, R, z, Q, rest, RS, prior_shares(state), record["noise"] / record["kappa"])
+    shares, noise = prior_shares(state), record["noise"] / record["kappa"]
+    in_use = update(state, R, z, Q, rest, RS, shares, noise)
+    if not is_scored or record["t"] == 1.0:  # the weights do not depend on the task, or only on it
+        error = in_use
     return error * record["y_scale"] * record["y_scale"]
 
 
@@ -89,7 +100,6 @@ def learn_again(state, X, y, decay):
         inputs, outputs = in_units(state, X, y)
         R, z, Q, rest = reduce_task(inputs, outputs)
         count(state, inputs, outputs, decay)
-        record["n_tasks"] -= 1
         shares = np.array([1.0, 0.0, 0.0])
         RS = np.dot(R, state.covariance)
         update(state, R, z, Q, rest, RS, shares, record["noise"])
@@ -132,7 +142,11 @@ def start(state, R, z, rest):
         value = n * np.log(guess) + np.sum(np.log(ratio * values + 1.0))
         if value < best:
             best, tau, noise = value, ratio * guess, guess
-    record["tau"], record["level"], record["noise"] = tau, tau, max(noise, SMALLEST_NOISE)
+    record["tau"], record["intercept_variance"], record["noise"] = (
+        tau,
+        tau,
+        max(noise, SMALLEST_NOISE),
+    )
     for j in range(state.variances.size):
         state.variances[j] = state.covariance[j, j] = tau
 
@@ -149,7 +163,6 @@ def count(state, X, y, decay):
         scale_and_add(state.weighted, decay, state.weighted, 0.0)
         scale_and_add(state.moments, decay, state.moments, 0.0)
         scale_and_add(state.sums, decay, state.sums, 0.0)
-    record["n_tasks"] += 1
     record["t"] += 1.0
     record["n_rows"] += n
     record["y_square"] += (np.dot(y, y) / n - record["y_square"]) * n / record["n_rows"]
@@ -198,11 +211,11 @@ def update(state, R, z, Q, rest, RS, shares, noise):
         add_moments(state, R, residual, rest)
         solve_variances(state)
     if record["fit_mean"]:
-        add_gram(WR, 1.0, state.precision)
-        scale_and_add(state.weighted, 1.0, np.dot(np.dot(W, z), WR), 1.0)
-        record["rows"] += k
-        record["new_rows"] += k
-        if record["new_rows"] >= min(d * ROWS_PER_FEATURE, 0.5 * record["rows"]):
+        add_gram(WR, noise, state.precision)
+        scale_and_add(state.weighted, 1.0, np.dot(np.dot(W, z), WR), noise)
+        record["mean_rows"] += k
+        record["pending_rows"] += k
+        if record["pending_rows"] >= min(d * ROWS_PER_FEATURE, 0.5 * record["mean_rows"]):
             solve_mean(state)
     return error
 
@@ -266,14 +279,14 @@ def add_moments(state, R, residual, rest):
 def solve_variances(state):
     """Solve F (v, s2) = b for non-negative v, and for the isotropic prior. In place: `state`.
 
-    Weak guesses keep the solutions finite: the isotropic prior for v, and multiples of the mean
-    square of the targets for that one. Two sweeps of coordinate descent from the last solution are
-    enough, as F and b change little with each task.
+    Weak guesses keep the solutions finite: the isotropic prior for v, and for the isotropic prior
+    multiples of the mean square of the targets. Two sweeps of coordinate descent from the last
+    solution are enough, as F and b change little with each task.
     """
     record, F, b = state.records[0], state.moments, state.sums
     d, q, yy = state.scale.size, known_squares(state), record["y_square"]
     n_features = d - record["intercept"]
-    E = np.zeros((3, d + 1))  # (v, s2) = E'(tau, level, s2)
+    E = np.zeros((3, d + 1))  # (v, s2) = E'(tau, variance of the intercept, s2)
     for j in range(d):
         if j < n_features:
             E[0, j] = 1.0 / q[j]
@@ -281,10 +294,10 @@ def solve_variances(state):
             E[1, j] = 1.0
     E[2, d] = 1.0
     guess = np.array([yy / d, yy, yy])
-    x = np.array([record["tau"], record["level"], record["noise"]])
+    x = np.array([record["tau"], record["intercept_variance"], record["noise"]])
     reduced = np.dot(np.dot(E, F), E.T)
     descend(reduced, np.dot(E, b), x, guess, ISOTROPIC_ANCHOR / guess**2, 30)
-    record["tau"], record["level"] = max(x[0], 1e-6 * yy / d), max(x[1], 1e-9 * yy)
+    record["tau"], record["intercept_variance"] = max(x[0], 1e-6 * yy / d), max(x[1], 1e-9 * yy)
 
     guess, x, variances = np.empty(d + 1), np.empty(d + 1), isotropic(state)
     for j in range(d):
@@ -324,14 +337,15 @@ def descend(F, b, x, guess, anchors, n_sweeps):
 
 @kernel
 def solve_mean(state):
-    """m = (A + diag(q) / yy)^-1 c. Modified in place: `state`."""
+    """m = (A + diag(q) s / yy)^-1 c, unless A is singular to rounding. In place: `state`."""
     record, A, q = state.records[0], state.precision.copy(), known_squares(state)
+    noise = record["noise"] / record["kappa"]
     for j in range(q.size):
-        A[j, j] += q[j] / record["y_square"]
-    cholesky(A)
-    assign(state.mean, state.weighted)
-    cholesky_solve(A, state.mean)
-    record["new_rows"] = 0.0
+        A[j, j] += SMALLEST_RIDGE * A[j, j] + q[j] * noise / record["y_square"]
+    if cholesky(A):
+        assign(state.mean, state.weighted)
+        cholesky_solve(A, state.mean)
+    record["pending_rows"] = 0.0
 
 
 @kernel
@@ -377,10 +391,16 @@ def posterior(mean, D, noise, X, y):
 
 
 @kernel
-def predictive_variances(covariance, noise, X):
-    """x'Cx + noise for each row x of X."""
-    CX = np.dot(X, covariance)
+def predictive_variances(C, D, inflation, noise, X):
+    """x'Cx inflation^h + noise for each row x of X, with h = x'Cx / x'Dx.
+
+    D is the prior covariance and C the posterior one: h is what the samples have left open. The
+    inflation holds for tasks without samples, h = 1.
+    """
+    XC, XD = np.dot(X, C), np.dot(X, D)
     variances = np.empty(X.shape[0])
     for i in range(X.shape[0]):
-        variances[i] = max(0.0, np.dot(CX[i], X[i])) + noise
+        after, before = max(0.0, np.dot(XC[i], X[i])), np.dot(XD[i], X[i])
+        left = min(1.0, after / before) if before > 0.0 else 0.0
+        variances[i] = after * inflation**left + noise
     return variances

@@ -29,7 +29,7 @@ SHRINKAGES = np.array([0.06, 1.0])
 N_CANDIDATES = SHRINKAGES.size + 2
 
 #: Numbers in the table of errors for each candidate and kappa.
-N_SUMS = 8
+N_SUMS = 13
 
 #: A candidate of leave-one-out error e has weight e^(-TEMPERATURE N / 2) after N rows.
 TEMPERATURE = 0.3
@@ -44,6 +44,10 @@ DISTANT = 9.0
 #: Inputs and targets may be this many times larger than the first ones.
 LARGEST = 1e30
 
+#: Smallest mean squared z-score, and smallest share of weights in the variance of targets, that are
+#: believed.
+SMALLEST_INFLATION, SMALLEST_EXPLAINED = 1e-6, 1e-3
+
 #: Smallest share of its own residual in the error of a row; smaller ones are rounding errors.
 SMALLEST_SHARE = 1e-10
 
@@ -53,26 +57,28 @@ RECORD = np.dtype(
         ("fit_mean", np.int64),  # whether m is learned, or zero
         ("decay", np.float64),  # factor of all sums before each task
         ("n_tasks", np.int64),
-        ("t", np.float64),  # tasks since the first that told units, each decayed
+        ("t", np.float64),  # tasks since units are known, each decayed
         ("n_rows", np.float64),  # N, their rows
         ("y_origin", np.float64),
         ("y_scale", np.float64),  # 0 until targets vary
         ("y_square", np.float64),  # yy, the mean square of the targets
-        ("information", np.float64),  # tasks that would have told S as much in all directions
+        ("information", np.float64),  # effective number of tasks in S
         ("tau", np.float64),  # isotropic variance of weights, of features of mean square one
-        ("level", np.float64),  # variance of the intercept
+        ("intercept_variance", np.float64),  # of the isotropic prior
         ("noise", np.float64),  # s2
         ("kappa", np.float64),  # the noise in use is noise / kappa
         ("share_learned", np.float64),  # the prior in use: this times S
         ("share_diagonal", np.float64),  # plus this times diag(v)
         ("share_isotropic", np.float64),  # plus this times the isotropic prior
         ("mean_share", np.float64),  # f
-        ("inflation", np.float64),  # mean squared leave-one-out z-score
+        ("inflation", np.float64),  # mean squared leave-one-out z-score: a factor of the noise
+        ("weight_inflation", np.float64),  # and of the covariance of the weights
+        ("prior_inflation", np.float64),  # and of the latter if a task has no samples
         ("error", np.float64),  # mean squared leave-one-out error
         ("scored", np.float64),  # tasks in the table, decayed
         ("unscored", np.float64),  # tasks since the table was updated
-        ("rows", np.float64),  # rows, at most d per task, in A
-        ("new_rows", np.float64),  # those that are not in m yet
+        ("mean_rows", np.float64),  # rows, at most d per task, in A
+        ("pending_rows", np.float64),  # those that are not in m yet
     ],
     align=True,
 )
@@ -123,8 +129,8 @@ def origin_of(values):
 def set_units(state, X, y):
     """Set units that are not known yet; False if X or y is not finite or far too large.
 
-    Until targets vary, each task sets all units anew. Later it sets those of features that had not
-    varied before. Modified in place: `state`, unless the task is refused.
+    Until a target differs from the origin, each task sets all units anew. Later it sets those of
+    features that had not varied before. Modified in place: `state`, unless the task is refused.
     """
     record, n = state.records[0], y.size
     n_features = X.shape[1]
@@ -133,21 +139,22 @@ def set_units(state, X, y):
     y_origin, y_scale = record["y_origin"], record["y_scale"]
     if not (all_finite(X) and all_finite(y)):
         return False
+    # A single row has no spread: it is the origin of the first task, and leaves it later.
+    finds_origin = is_first and record["intercept"] and (n > 1 or record["n_tasks"] == 0)
     if is_first:
-        y_origin = 0.0
-        if record["intercept"] and record["fit_mean"] and n > 1:
+        if finds_origin and record["fit_mean"]:
             y_origin = origin_of(y)
         y_scale = size(y - y_origin)
     for j in range(n_features):
-        if is_first:
-            origin[j] = origin_of(X[:, j]) if record["intercept"] and n > 1 else 0.0
+        if finds_origin:
+            origin[j] = origin_of(X[:, j])
         if is_first or scale[j] == 0.0:
             scale[j] = size(X[:, j] - origin[j])
     for i in range(n):
         for j in range(n_features):
-            if not abs(X[i, j] - origin[j]) <= LARGEST * scale[j]:
+            if scale[j] > 0.0 and not abs(X[i, j] - origin[j]) / scale[j] <= LARGEST:
                 return False
-        if y_scale > 0.0 and not abs(y[i] - y_origin) <= LARGEST * y_scale:
+        if y_scale > 0.0 and not abs(y[i] - y_origin) / y_scale <= LARGEST:
             return False
     assign(state.origin, origin)
     assign(state.scale, scale)
@@ -205,7 +212,7 @@ def isotropic(state):
     record = state.records[0]
     variances = record["tau"] / known_squares(state)
     if record["intercept"]:
-        variances[-1] = record["level"]
+        variances[-1] = record["intercept_variance"]
     return variances
 
 
@@ -245,9 +252,13 @@ def leave_one_out(state, R, z, Q, rest, RS):
 
     M = K + s I with K = X C X' and s = s2 / kappa; one eigen-decomposition of K, k x k, serves all
     kappa. Row i has the error e_i = (M^-1 r)_i / (M^-1)_ii if it is left out, and the squared
-    z-score e_i^2 (M^-1)_ii. With r = y - f X m both are quadratic in f: the first six numbers are
-    the means of the products of the errors for y and for X m, without and with (M^-1)_ii. The last
-    two are s (Xm)'M^-1 y / n and s (Xm)'M^-1 (Xm) / n, whose ratio is the likeliest f.
+    z-score e_i^2 (M^-1)_ii. With r = y - f X m both are quadratic in f. The numbers are
+
+    - 0 to 2, 3 to 5: the means over rows of the products (yy, ym, mm) of the errors e for y and for
+      X m, without and with the factor (M^-1)_ii;
+    - 6, 7: s (Xm)'M^-1 y / n and s (Xm)'M^-1 (Xm) / n, whose ratio is the likeliest f;
+    - 8: the mean of s (M^-1)_ii, the share of the noise in the variance of e;
+    - 9 to 12: the means of y^2, y Xm, (Xm)^2 and x'Cx, for tasks without samples.
     """
     noise, k, n = state.records[0]["noise"], z.size, max(z.size, rest.size)
     grams = np.empty((3, k, k))
@@ -255,6 +266,7 @@ def leave_one_out(state, R, z, Q, rest, RS):
     np.dot(R * state.variances, R.T, grams[1])
     np.dot(R * isotropic(state), R.T, grams[2])
     Rm = np.dot(R, state.mean)
+    squares = np.dot(z, z) + np.dot(rest, rest), np.dot(z, Rm), np.dot(Rm, Rm)
     shares = candidate_shares(state)
     table = np.empty((N_CANDIDATES, KAPPAS.size, N_SUMS))
     kept, dropped = np.empty((KAPPAS.size, k)), np.empty((KAPPAS.size, k))
@@ -283,8 +295,11 @@ def leave_one_out(state, R, z, Q, rest, RS):
             for i in range(k):
                 sums[6] += kept[j, i] * zy[i] * zm[i]
                 sums[7] += kept[j, i] * zm[i] * zm[i]
+            sums[9], sums[10], sums[11] = squares[0], squares[1], squares[2]
+            sums[12] = noise * np.trace(gram)
             for i in range(n):
                 share = max(residual_shares[j, i], SMALLEST_SHARE)
+                sums[8] += share
                 a, b = ey[j, i], em[j, i]
                 if rest.size > 0:
                     a += rest[i]
@@ -300,18 +315,33 @@ def leave_one_out(state, R, z, Q, rest, RS):
 
 
 @kernel
+def expected_error(state, table):
+    """Mean squared error of a table, with the weights and the factor of the mean in use."""
+    f, error = state.records[0]["mean_share"], 0.0
+    for c in range(N_CANDIDATES):
+        for j in range(KAPPAS.size):
+            sums = table[c, j]
+            error += state.weights[c, j] * (sums[0] - 2.0 * f * sums[1] + f * f * sums[2])
+    return error
+
+
+@kernel
 def choose(state):
     """Weigh the candidates by their leave-one-out errors. Modified in place: `state`.
 
     Each takes its best factor f in [0, 1] of the mean, slightly shrunk: by leave-one-out errors or,
     where tasks have so many samples that the mean does not matter to them, by likelihood. kappa is
     the geometric mean, and D the sum of the candidates in proportion to weight and kappa.
+
+    The mean squared z-score corrects the noise. It corrects D as far as the errors were those of
+    weights, not of noise. For tasks without samples, D is scaled to the variance of y - f X m.
     """
     record, table, weights = state.records[0], state.table, state.weights
     n_rows, d = record["n_rows"], state.scale.size
     shares = candidate_shares(state)
-    found = np.empty((3, *weights.shape))
-    factors, errors, scores = found[0], found[1], found[2]
+    found = np.empty((6, *weights.shape))
+    factors, errors, z_squares, noise_shares = found[0], found[1], found[2], found[3]
+    residuals, variances = found[4], found[5]
     penalties = np.empty(weights.shape)
     for c in range(weights.shape[0]):
         diagonal = 1.0 + DIAGONAL_PENALTY * d / n_rows * (shares[c, 1] > 0.0)
@@ -319,10 +349,13 @@ def choose(state):
             yy, ym, mm = table[c, j, 0], table[c, j, 1], table[c, j, 2]
             f, numerator = 0.0, ym + table[c, j, 6]
             if numerator > 0.0:
-                f = min(1.0, numerator / ((mm + table[c, j, 7]) * (1.0 + 1.0 / record["t"])))
+                f = min(1.0, numerator / ((mm + table[c, j, 7]) * (1.0 + 1.0 / record["n_tasks"])))
             error = max(yy - 2.0 * f * ym + f * f * mm, 1e-12 * record["y_square"])
             factors[c, j] = f
-            scores[c, j] = table[c, j, 3] - 2.0 * f * table[c, j, 4] + f * f * table[c, j, 5]
+            noise_shares[c, j] = table[c, j, 8]
+            residuals[c, j] = table[c, j, 9] - 2.0 * f * table[c, j, 10] + f * f * table[c, j, 11]
+            variances[c, j] = KAPPAS[j] * table[c, j, 12]
+            z_squares[c, j] = table[c, j, 3] - 2.0 * f * table[c, j, 4] + f * f * table[c, j, 5]
             octaves = LOG_KAPPAS[j] / np.log(2.0)
             errors[c, j] = error
             penalties[c, j] = (1.0 + KAPPA_PENALTY * octaves * octaves / n_rows) * diagonal
@@ -332,7 +365,7 @@ def choose(state):
         for j in range(weights.shape[1]):
             weights[c, j] = np.exp(-0.5 * TEMPERATURE * n_rows * np.log(penalised[c, j] / least))
             total += weights[c, j]
-    log_kappa, means, mixed = 0.0, np.zeros(3), np.zeros(3)
+    log_kappa, means, mixed = 0.0, np.zeros(6), np.zeros(3)
     for c in range(weights.shape[0]):
         for j in range(weights.shape[1]):
             weights[c, j] /= total
@@ -341,5 +374,10 @@ def choose(state):
             mixed += weights[c, j] * KAPPAS[j] * shares[c]
     kappa = np.exp(log_kappa)
     record["kappa"] = kappa
-    record["mean_share"], record["error"], record["inflation"] = means
+    record["mean_share"], record["error"] = means[0], means[1]
+    record["inflation"] = max(means[2], SMALLEST_INFLATION)
+    record["weight_inflation"] = record["inflation"] ** (1.0 - means[3])
+    noise = record["inflation"] * record["noise"] / kappa
+    explained = max(means[4] - noise, SMALLEST_EXPLAINED * means[4])
+    record["prior_inflation"] = explained * kappa / means[5] if means[5] > 0.0 else 1.0
     record["share_learned"], record["share_diagonal"], record["share_isotropic"] = mixed / kappa

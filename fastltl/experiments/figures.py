@@ -325,7 +325,6 @@ def _mark_ratio(axes: Axes, row: Row, y: float) -> None:
     """Draw a ratio and its interval, if it has one."""
     ratio, colour = row["ratio"], COLOURS[row["method"]]
     if ratio["low"] is not None:
-        # On a logarithmic axis there is no zero.
-        axes.plot([max(ratio["low"], 1e-3), ratio["high"]], [y, y], color=colour, linewidth=1.5)
+        axes.plot([ratio["low"], ratio["high"]], [y, y], color=colour, linewidth=1.5)
     marker = MARKERS.get(row["method"], "o")
     axes.plot(ratio["mean"], y, marker, color=colour, markersize=4)

@@ -401,7 +401,7 @@ def summarise(rows: Sequence[Row]) -> list[Row]:
     """Return a row for each problem and method: its mean error over the splits, with an interval.
 
     ``noise`` is None for tables. ``gain`` is over ITL, in percent; ``ratio`` is to the error of
-    ``reference``: ITL or, on tables, a mixed model if there is one. Both are means over splits too.
+    ``reference``: ITL or, on tables, a mixed model if there is one; a geometric mean over splits.
     ``left_out`` is the number of splits on which a mixed model was tried but not fitted.
     """
     summary = []
@@ -427,7 +427,7 @@ def summarise(rows: Sequence[Row]) -> list[Row]:
                 "left_out": len(errors) - len(splits),
                 "gain": _mean(gains),
                 "reference": reference,
-                "ratio": _mean([ours / theirs for ours, theirs in pairs]),
+                "ratio": _geometric_mean([ours / theirs for ours, theirs in pairs]),
             }
             if method == ONE_PASS:
                 by_level = zip(*(one["coverage"] for one in found), strict=True)
@@ -441,3 +441,9 @@ def _mean(values: Sequence[float]) -> Row:
     if not values:
         return {"mean": None, "low": None, "high": None, "trials": 0}
     return mean_with_interval(values)
+
+
+def _geometric_mean(values: Sequence[float]) -> Row:
+    row = _mean(np.log(values).tolist())
+    ends = {key: row[key] for key in ("mean", "low", "high")}
+    return row | {key: None if end is None else float(np.exp(end)) for key, end in ends.items()}
