@@ -187,9 +187,9 @@ class LearnedPrior:
             Rm, rr = R @ self.m, float(rest @ rest)
             row[:, 8], row[:, 12] = left.mean(axis=1), np.trace(gram) / n
             row[:, 9:12] = np.array([z @ z + rr, z @ Rm, Rm @ Rm]) / n
-            ey, em, precision = ey / left, em / left, left * kappas / self.s2
+            ey, em = ey / left, em / left
             for i, product in enumerate((ey * ey, ey * em, em * em)):
-                row[:, i], row[:, 3 + i] = product.mean(axis=1), (product * precision).mean(axis=1)
+                row[:, i], row[:, 3 + i] = product.mean(axis=1), (product * left).mean(axis=1)
         return table
 
     def _choose(self) -> None:
@@ -206,7 +206,8 @@ class LearnedPrior:
         self.kappa = np.exp(np.sum(self.weights * np.log(self.KAPPAS)))
         self.mixed = np.sum(self.weights * self.KAPPAS, axis=1) @ shares / self.kappa
         self.f, self.error = np.sum(self.weights * f), np.sum(self.weights * errors)
-        z_square = np.sum(self.weights * np.sum(T[:, :, 3:6] * powers, axis=2))
+        z_squares = np.sum(T[:, :, 3:6] * powers, axis=2) * self.KAPPAS / self.s2
+        z_square = np.sum(self.weights * z_squares)
         self.inflation = max(float(z_square), 1e-6)
         self.weight_inflation = self.inflation ** (1 - np.sum(self.weights * T[:, :, 8]))
         residual = np.sum(self.weights * np.sum(T[:, :, 9:12] * powers, axis=2))

@@ -64,7 +64,7 @@ def test_leave_one_out_equals_refits_without_each_row(n, d, intercept):
     state, (X, y) = random_state(rng, d, intercept), random_task(rng, n, d)
     task = prior.reduce_task(X, y)
     table = prior.leave_one_out(state, *task, np.dot(task[0], state.covariance))
-    assert table.shape == (4, 13, 8)
+    assert table.shape == (4, 13, 13)
     for c, C in enumerate(candidate_covariances(state, intercept)):
         for j, kappa in enumerate(2.0 ** np.arange(-3, 3.5, 0.5)):
             for f in (0.0, 0.4, 1.0):
@@ -120,10 +120,12 @@ def test_posterior_of_a_singular_prior_stays_in_its_range():
 def test_variances_of_predictions():
     rng = np.random.default_rng(0)
     C, X = random_psd(rng, 3), rng.normal(size=(5, 3))
-    expected = [x @ C @ x + 0.2 for x in X]
-    assert bayes.predictive_variances(C, 0.2, X) == pytest.approx(expected, rel=1e-12)
+    D = C + random_psd(rng, 3)
+    left = [x @ C @ x / (x @ D @ x) for x in X]
+    expected = [x @ C @ x * 3.0**h + 0.2 for x, h in zip(X, left, strict=True)]
+    assert bayes.predictive_variances(C, D, 3.0, 0.2, X) == pytest.approx(expected, rel=1e-12)
     below_zero = np.diag([-1e-16, 0.0, 0.0])  # by a rounding error
-    assert bayes.predictive_variances(below_zero, 0.2, X).tolist() == [0.2] * 5
+    assert bayes.predictive_variances(below_zero, D, 3.0, 0.2, X).tolist() == [0.2] * 5
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 30])

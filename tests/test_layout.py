@@ -16,7 +16,7 @@ import fastltl
 PACKAGE = Path(fastltl.__file__).parent
 
 #: Bounds that keep the package readable. Modules are counted without __init__ and __main__.
-MAX_MODULES = 46
+MAX_MODULES = 47
 MAX_LINES = 450
 MAX_KERNEL_PARAMETERS = 10
 
