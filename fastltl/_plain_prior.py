@@ -30,7 +30,7 @@ class LearnedPrior:
         self.decay = 1.0 if half_life is None else 0.5 ** (1 / half_life)
         self.t = self.N = self.information = self.yy = self.y_origin = self.y_scale = 0.0
         self.scored = self.unscored = self.rows = self.new_rows = 0.0
-        self.n_tasks = 0
+        self.n_tasks, self.f = 0, 0.0
 
     def learn(self, X: Array, y: Array) -> float:
         """Learn from a task; return its leave-one-out error before."""
@@ -187,9 +187,11 @@ class LearnedPrior:
             Rm, rr = R @ self.m, float(rest @ rest)
             row[:, 8], row[:, 12] = left.mean(axis=1), np.trace(gram) / n
             row[:, 9:12] = np.array([z @ z + rr, z @ Rm, Rm @ Rm]) / n
-            ey, em = ey / left, em / left
+            ey, em, precision = ey / left, em / left, left * kappas / self.s2
             for i, product in enumerate((ey * ey, ey * em, em * em)):
-                row[:, i], row[:, 3 + i] = product.mean(axis=1), (product * left).mean(axis=1)
+                row[:, i], row[:, 3 + i] = product.mean(axis=1), (product * precision).mean(axis=1)
+        z_squares = table[:, :, 3:6] @ [1, -2 * self.f, self.f**2]
+        table[:, :, 3:6] *= np.minimum(1, 9 / np.maximum(z_squares, 9))[:, :, None]
         return table
 
     def _choose(self) -> None:
@@ -205,9 +207,8 @@ class LearnedPrior:
         self.weights = weights / weights.sum()
         self.kappa = np.exp(np.sum(self.weights * np.log(self.KAPPAS)))
         self.mixed = np.sum(self.weights * self.KAPPAS, axis=1) @ shares / self.kappa
-        self.f, self.error = np.sum(self.weights * f), np.sum(self.weights * errors)
-        z_squares = np.sum(T[:, :, 3:6] * powers, axis=2) * self.KAPPAS / self.s2
-        z_square = np.sum(self.weights * z_squares)
+        self.f, self.error = float(np.sum(self.weights * f)), np.sum(self.weights * errors)
+        z_square = np.sum(self.weights * np.sum(T[:, :, 3:6] * powers, axis=2))
         self.inflation = max(float(z_square), 1e-6)
         self.weight_inflation = self.inflation ** (1 - np.sum(self.weights * T[:, :, 8]))
         residual = np.sum(self.weights * np.sum(T[:, :, 9:12] * powers, axis=2))

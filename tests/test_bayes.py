@@ -659,15 +659,17 @@ def test_adapt_is_the_posterior_of_the_attributes(fit_intercept):
         mean, deviation = model.predict(X, return_std=True)
         assert np.array_equal(mean, model.predict(X))
         assert mean == pytest.approx(A @ weights, rel=1e-7)
-        variances = np.sum(A @ covariance * A, axis=1) + noise
-        assert deviation == pytest.approx(np.sqrt(variances), rel=1e-6)
+        before, after = (np.sum(A @ V * A, axis=1) for V in (C, covariance))
+        factors = learner._run.prior().inflation ** (after / before)
+        assert deviation == pytest.approx(np.sqrt(after * factors + noise), rel=1e-6)
         assert mean == pytest.approx(X @ model.coef_ + model.intercept_, rel=1e-9)
         assert model.noise_ == noise
         assert difference(model.coef_covariance_, covariance) < 1e-6
         assert repr(model) == "TaskRegressor(4 features)"
         prior_mean, prior_deviation = learner.predict(X, return_std=True)
         assert prior_mean == pytest.approx(A @ m, rel=1e-8)
-        assert prior_deviation == pytest.approx(np.sqrt(np.sum(A @ C * A, axis=1) + noise))
+        inflated = before * learner._run.prior().inflation
+        assert prior_deviation == pytest.approx(np.sqrt(inflated + noise))
     with pytest.raises(ValueError, match="return_std must be True or False"):
         model.predict(X, return_std=1)
     assert (model.intercept_ != 0) == fit_intercept

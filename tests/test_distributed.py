@@ -260,7 +260,7 @@ def test_tasks_without_variation_set_no_units(client):
 def test_several_passes_are_not_for_shards(client):
     with pytest.raises(ValueError, match="n_passes must be 1 for fit_sharded, got 2"):
         fit_sharded(ltl.BayesLTL(n_passes=2), ShardedTaskSet(shards(1), client))
-    with pytest.raises(TypeError, match="use distributed.fit_sharded for a cluster"):
+    with pytest.raises(TypeError, match=r"use distributed\.fit_sharded for a cluster"):
         ltl.BayesLTL(n_passes=2).fit(ShardedTaskSet(shards(1), client))
 
 

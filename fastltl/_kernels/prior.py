@@ -44,6 +44,9 @@ DISTANT = 9.0
 #: Inputs and targets may be this many times larger than the first ones.
 LARGEST = 1e30
 
+#: Largest mean squared z-score of a task that counts: early tasks meet poor estimates of the noise.
+LARGEST_Z_SQUARE = 9.0
+
 #: Smallest mean squared z-score, and smallest share of weights in the variance of targets, that are
 #: believed.
 SMALLEST_INFLATION, SMALLEST_EXPLAINED = 1e-6, 1e-3
@@ -255,13 +258,13 @@ def leave_one_out(state, R, z, Q, rest, RS):
     z-score e_i^2 (M^-1)_ii. With r = y - f X m both are quadratic in f. The numbers are
 
     - 0 to 2, 3 to 5: the means over rows of the products (yy, ym, mm) of the errors e for y and for
-      X m, without and with the factor s (M^-1)_ii (dividing by s is left for later: early
-      estimates of the noise can be far off);
+      X m, without and with the factor (M^-1)_ii; the latter bounded by LARGEST_Z_SQUARE;
     - 6, 7: s (Xm)'M^-1 y / n and s (Xm)'M^-1 (Xm) / n, whose ratio is the likeliest f;
     - 8: the mean of s (M^-1)_ii, the share of the noise in the variance of e;
     - 9 to 12: the means of y^2, y Xm, (Xm)^2 and x'Cx, for tasks without samples.
     """
-    noise, k, n = state.records[0]["noise"], z.size, max(z.size, rest.size)
+    noise, f = state.records[0]["noise"], state.records[0]["mean_share"]
+    k, n = z.size, max(z.size, rest.size)
     grams = np.empty((3, k, k))
     np.dot(RS, R.T, grams[0])
     np.dot(R * state.variances, R.T, grams[1])
@@ -304,14 +307,18 @@ def leave_one_out(state, R, z, Q, rest, RS):
                 a, b = ey[j, i], em[j, i]
                 if rest.size > 0:
                     a += rest[i]
-                a, b = a / share, b / share
+                a, b, precision = a / share, b / share, share * KAPPAS[j] / noise
                 sums[0] += a * a
                 sums[1] += a * b
                 sums[2] += b * b
-                sums[3] += a * a * share
-                sums[4] += a * b * share
-                sums[5] += b * b * share
+                sums[3] += a * a * precision
+                sums[4] += a * b * precision
+                sums[5] += b * b * precision
             sums /= n
+            z_square = sums[3] - 2.0 * f * sums[4] + f * f * sums[5]
+            if z_square > LARGEST_Z_SQUARE:
+                for i in range(3, 6):
+                    sums[i] *= LARGEST_Z_SQUARE / z_square
     return table
 
 
@@ -356,8 +363,7 @@ def choose(state):
             noise_shares[c, j] = table[c, j, 8]
             residuals[c, j] = table[c, j, 9] - 2.0 * f * table[c, j, 10] + f * f * table[c, j, 11]
             variances[c, j] = KAPPAS[j] * table[c, j, 12]
-            z_square = table[c, j, 3] - 2.0 * f * table[c, j, 4] + f * f * table[c, j, 5]
-            z_squares[c, j] = z_square * KAPPAS[j] / record["noise"]
+            z_squares[c, j] = table[c, j, 3] - 2.0 * f * table[c, j, 4] + f * f * table[c, j, 5]
             octaves = LOG_KAPPAS[j] / np.log(2.0)
             errors[c, j] = error
             penalties[c, j] = (1.0 + KAPPA_PENALTY * octaves * octaves / n_rows) * diagonal
