@@ -23,11 +23,12 @@ from fastltl import functional, reference
 from fastltl._threads import one_blas_thread
 from fastltl._validation import Array
 from fastltl.batch import BatchLTL
+from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_schools, make_environment
 from fastltl.experiments.compare import compare, compile_comparison
 from fastltl.experiments.results import Cell, Results, Row, new_results, run_cells, write_results
 from fastltl.experiments.trials import PAPER_STEP, Trial, fit_batch, fit_itl, fit_mtl, fit_online
-from fastltl.metrics import relative_improvement
+from fastltl.metrics import evaluate, relative_improvement
 from fastltl.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
 from fastltl.ridge import ITL
@@ -70,6 +71,11 @@ def compile_kernels() -> None:
     compile_comparison()
     BatchLTL(n_threads=2).fit(TaskSet([(X, y)] * 300))  # enough tasks to use threads
     ITL().fit(tasks).adapt(X, y)
+    varied = TaskSet([(X, y), (np.eye(3), np.arange(3.0)), (np.eye(4, 3), np.arange(4.0))])
+    prior = BayesLTL(n_passes=2).fit(varied)
+    prior.adapt(X, y).predict(X, return_std=True)
+    evaluate(prior, varied, varied)
+    prior.transform(X)
     functional.task_loss(D, X, y)
     functional.task_gradient(D, X, y)
     functional.project(D, 1.0)
