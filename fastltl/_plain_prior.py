@@ -52,7 +52,9 @@ class LearnedPrior:
                 squares = fresh[:, :, :3] @ [1, -2 * self.f, self.f**2]
                 expected = float(np.sum(self.weights * squares))
             self.scored = self.scored * self.decay**self.unscored + 1
-            self.table += 3 / (self.scored + 2) * (fresh - self.table)
+            rates = np.full(13, 3 / (self.scored + 2))
+            rates[12] = min(1, 5 * rates[12])
+            self.table += rates * (fresh - self.table)
             self.unscored = 0.0
         self._choose()
         in_use = self._update(*task, self._D(), self.s2 / self.kappa)

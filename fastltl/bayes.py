@@ -173,7 +173,7 @@ class BayesLTL(IncrementalLearner[BayesRun]):
     >>> learner.mean_.round(1)
     array([2., 5.])
     >>> prediction, std = learner.predict([[0.0]], return_std=True)  # a task without samples
-    >>> prediction.round(1), std.round(1)
+    >>> prediction.round(), std.round()
     (array([5.]), array([1.]))
     >>> model = learner.adapt([[1.0]], [6.0])  # one sample tells the level
     >>> prediction, std = model.predict([[0.0]], return_std=True)

@@ -76,6 +76,12 @@ def learn(state, X, y):
         record["scored"] = record["scored"] * record["decay"] ** record["unscored"] + 1.0
         rate = 3.0 / (record["scored"] + 2.0)  # weights grow like t^2, as early priors are poor
         scale_and_add(state.table, 1.0 - rate, fresh, rate)
+        # x'Cx varies little from task to task, and should be that of the latest candidates.
+        catch_up = min(1.0, 5.0 * rate) - rate
+        for c in range(fresh.shape[0]):
+            for j in range(fresh.shape[1]):
+                change = fresh[c, j, -1] - state.table[c, j, -1]
+                state.table[c, j, -1] += catch_up / (1.0 - rate) * change if rate < 1.0 else 0.0
         record["unscored"] = 0.0
     choose(state)
     shares, noise = prior_shares(state), record["noise"] / record["kappa"]
