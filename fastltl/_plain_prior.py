@@ -216,7 +216,8 @@ class LearnedPrior:
         residual = np.sum(self.weights * np.sum(T[:, :, 9:12] * powers, axis=2))
         variance = np.sum(self.weights * self.KAPPAS * T[:, :, 12]) / self.kappa
         explained = max(residual - self.inflation * self.s2 / self.kappa, 1e-3 * residual)
-        self.prior_inflation = float(explained / variance) if variance > 0 else 1.0
+        inflation = float(explained / variance) if variance > 0 else 1.0
+        self.prior_inflation = min(max(inflation, 1e-6), 1e6)
 
     def _update(
         self, R: Array, z: Array, Q: Array | None, rest: Array, D: Array, noise: float

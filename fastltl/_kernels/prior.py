@@ -387,5 +387,6 @@ def choose(state):
     record["weight_inflation"] = record["inflation"] ** (1.0 - means[3])
     noise = record["inflation"] * record["noise"] / kappa
     explained = max(means[4] - noise, SMALLEST_EXPLAINED * means[4])
-    record["prior_inflation"] = explained * kappa / means[5] if means[5] > 0.0 else 1.0
+    inflation = explained * kappa / means[5] if means[5] > 0.0 else 1.0
+    record["prior_inflation"] = min(max(inflation, SMALLEST_INFLATION), 1.0 / SMALLEST_INFLATION)
     record["share_learned"], record["share_diagonal"], record["share_isotropic"] = mixed / kappa
