@@ -272,7 +272,8 @@ def _merged(start: BayesState, ends: Sequence[tuple[BayesState, int]]) -> BayesS
 
     # The weights of S grow from a power of 0.7 to one of 2; rounding must not make it indefinite.
     values, vectors = np.linalg.eigh(moved("covariance", "information", 1.0))
-    floor = np.min([state.table for state, _ in ends], axis=0)  # mean squares stay positive
+    table = moved("table", "scored", 3.0)
+    table[:, :, SQUARES] = np.maximum(table[:, :, SQUARES], 0.0)
     records = merged.records.copy()
     for name in COUNTS:
         records[name] = total(first[name], [state.records[0][name] for state, _ in ends])
@@ -292,7 +293,7 @@ def _merged(start: BayesState, ends: Sequence[tuple[BayesState, int]]) -> BayesS
         squares=np.maximum(squares / records["t"], 0.0),
         variances=shares @ np.array([state.variances for state, _ in ends]),
         covariance=(vectors * np.maximum(values, 0.0)) @ vectors.T,
-        table=np.maximum(moved("table", "scored", 3.0), floor),
+        table=table,
         records=records,
         **{
             name: total(getattr(start, name), [getattr(state, name) for state, _ in ends])

@@ -20,7 +20,7 @@ from pyarrow import csv, parquet
 
 import fastltl as ltl
 from fastltl import cli
-from fastltl._bayes_run import BayesRun
+from fastltl._bayes_run import SQUARES, BayesRun
 from fastltl.distributed import ShardedTaskSet, fit_path, fit_sharded
 from fastltl.distributed.shards import ShardedObjective
 from fastltl.experiments import results
@@ -249,6 +249,17 @@ def test_a_prior_learned_side_by_side_predicts_as_well(client):
     test = new.tasks(200, 16).split_samples(0.5, random_state=0)
     errors = [ltl.evaluate(learner, *test).mean() for learner in (found, alone)]
     assert errors[0] < 1.05 * errors[1]
+
+
+def test_shards_that_forget_keep_their_errors_positive(client):
+    """Errors that fall tenfold must not be carried below zero by a merge."""
+    tasks = [(X, y * (1.0 if i % 15 < 10 else 0.1)) for i, (X, y) in enumerate(TASKS)]
+    parts = [partial(ltl.TaskSet, tasks[15 * i : 15 * i + 15]) for i in range(4)]
+    learner = fit_sharded(ltl.BayesLTL(half_life=5.0), ShardedTaskSet(parts, client), every=5)
+    assert (learner._run.state.table[:, :, SQUARES] >= 0).all()
+    assert learner.loo_error_ > 0
+    assert learner.noise_ > 0
+    assert np.isfinite(learner.adapt(*TASKS[0]).coef_).all()
 
 
 def test_shards_may_disagree_on_the_units_of_a_feature(client):
