@@ -26,13 +26,19 @@ MOST_TASKS = 2**53
 
 
 def new_state(
-    d: int, radii: Sequence[float], scales: Sequence[float], adaptive: bool, entropic: bool
+    d: int,
+    radii: Sequence[float],
+    scales: Sequence[float],
+    adaptive: bool,
+    entropic: bool,
+    regularized: bool,
 ) -> OnlineState:
     """Return the state before the first task: D = radius / d I, or entropic radius / (d + 1) I."""
     k = len(radii)
     records = np.zeros(k, RECORD)
     records["radius"], records["scale"] = radii, scales
     records["adaptive"], records["entropic"] = adaptive, entropic
+    records["regularized"] = regularized
     first = records["radius"] / (d + entropic)
     records["rest"] = first
     weights = np.repeat(first[:, None], d, axis=1)
@@ -66,7 +72,7 @@ def check_state(state: OnlineState, start: OnlineState) -> None:
     for name, found in zip(state._fields[:-1], state[:-1], strict=True):
         if not np.isfinite(found).all():
             raise ValueError(f"{name} must be finite")
-    for name in ("radius", "scale", "adaptive", "entropic"):
+    for name in ("radius", "scale", "adaptive", "entropic", "regularized"):
         if not np.allclose(records[name], start.records[name], rtol=SETTINGS_TOLERANCE, atol=0):
             raise ValueError(f"its {name} is not that of its parameters")
     n_tasks = records["n_tasks"]
@@ -161,8 +167,10 @@ class OnlineRun(Run):
         if "state" in checkpoint:
             checkpoint = _from_format_1(checkpoint)
         records = np.zeros(self.n_candidates, RECORD)
+        # Formats 1 and 2 knew the error objective only.
+        saved = {"regularized": [0] * self.n_candidates, **checkpoint["records"]}
         for name in RECORD.names or ():
-            column = np.array(checkpoint["records"][name])
+            column = np.array(saved[name])
             if column.shape != records.shape or not np.can_cast(column.dtype, RECORD[name]):
                 raise ValueError(f"{name} has shape {column.shape} and type {column.dtype}")
             records[name] = column

@@ -265,6 +265,11 @@ def check_lams(lams: npt.ArrayLike) -> Array:
     return values
 
 
+def check_objective(objective: Any) -> bool:
+    """Return whether the objective is the regularized one; else it is the training error."""
+    return check_choice(objective, "objective", ("regularized", "error")) == "regularized"
+
+
 def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """Return a value that is one of the choices."""
     if isinstance(value, str) and value in choices:

@@ -19,6 +19,7 @@ from fastltl._validation import (
     check_count,
     check_flag,
     check_lam,
+    check_objective,
     check_positive,
     check_threads,
 )
@@ -28,11 +29,61 @@ from fastltl.base import MultitaskModel, RepresentationLearner, restore_on_failu
 SAFETY = 0.9
 
 
-class BatchLearner(RepresentationLearner):
-    """Minimise the mean objective of a fixed set of tasks."""
+class BatchLTL(RepresentationLearner):
+    """Learn the representation with the least mean loss over a set of tasks.
 
-    #: Whether the objective is the regularized one, else the training error.
-    _regularized: ClassVar[bool]
+    min over D PSD with tr D <= 1 / lam of the mean of the losses of the tasks, see `objective`.
+    This is what `OnlineLTL` approximates without keeping the tasks.
+
+    Parameters
+    ----------
+    lam : float
+        Regularisation: the trace of D is at most 1 / lam. It has to be chosen, by the error on
+        validation tasks; see `select_lam`.
+    objective : {"regularized", "error"}
+        The loss of a task: the minimum over w of |y - Xw|^2 / n + w' D^+ w, which is convex in D,
+        or the paper's, the training error of that w, which is not. See `task_loss`.
+    tol : float
+        The solver stops when `gap_` is at most tol times the objective. Below about 1e-8 rounding
+        errors stop it first.
+    max_iter : int
+        The most iterations.
+    warm_start : bool
+        Whether `fit` starts from the representation that an earlier `fit` has found, with any
+        lam and for any tasks of the same features.
+    fit_intercept : bool
+        Whether to centre X and y inside each task.
+    n_threads : int, optional
+        Threads that share the tasks; by default Numba's number, one for each core. Results have
+        the same bits for any number.
+
+    Attributes
+    ----------
+    D_ : ndarray of shape (d, d)
+        The learned representation; a copy.
+    objective_ : float
+        Mean loss of the tasks at `D_`.
+    gap_ : float
+        <G, D> + max(0, -lambda_min(G)) / lam, or `objective_` if that is less, with G the gradient
+        at D. For the regularized objective the optimum is at least `objective_` - `gap_`. For the
+        error objective a small gap says that D is nearly stationary, and no more: a much better
+        D may exist. See docs/proposition.md.
+    n_iter_ : int
+    history_ : list of (objective, gap, seconds)
+        After each iteration, as named tuples; seconds since the start. Empty if the start was
+        good enough.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> environment = ltl.datasets.make_environment(n_features=10, noise=0.1, random_state=0)
+    >>> learner = ltl.BatchLTL(lam=0.1).fit(environment.tasks(50, n_samples=8))
+    >>> bool(learner.gap_ <= 1e-6 * learner.objective_)
+    True
+    >>> learner.D_.trace().round(6)
+    np.float64(10.0)
+    """
 
     objective_: float
     gap_: float
@@ -52,6 +103,7 @@ class BatchLearner(RepresentationLearner):
     def __init__(
         self,
         lam: float = 1.0,
+        objective: str = "regularized",
         tol: float = 1e-6,
         max_iter: int = 500,
         warm_start: bool = False,
@@ -59,6 +111,7 @@ class BatchLearner(RepresentationLearner):
         n_threads: int | None = None,
     ) -> None:
         self.lam = lam
+        self.objective = objective
         self.tol = tol
         self.max_iter = max_iter
         self.warm_start = warm_start
@@ -111,11 +164,12 @@ class BatchLearner(RepresentationLearner):
     def _objective(self, tasks: TaskCollection, n_threads: int) -> Objective:
         """Return the mean objective over tasks, for any lam, after checking all parameters."""
         check_lam(self.lam)
+        regularized = check_objective(self.objective)
         check_positive(self.tol, "tol")
         check_count(self.max_iter, "max_iter")
         check_flag(self.warm_start, "warm_start")
         fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
-        return tasks.mean_objective(self._regularized, fit_intercept, n_threads)
+        return tasks.mean_objective(regularized, fit_intercept, n_threads)
 
     def _solve(
         self, tasks: TaskCollection, objective: Objective, start: Array | None, progress: Progress
@@ -142,89 +196,35 @@ class BatchLearner(RepresentationLearner):
 
 
 def fit_path(
-    learner: BatchLearner, tasks: TaskCollection, lams: Sequence[float], n_threads: int
-) -> list[BatchLearner]:
-    """Fit a copy of the learner for each lam, from the largest to the smallest.
+    learner: BatchLTL,
+    tasks: TaskCollection,
+    lams: Sequence[float],
+    n_threads: int,
+    earlier: Sequence[BatchLTL] | None = None,
+) -> list[BatchLTL]:
+    """Fit a copy of the learner for each lam, and return them in the order of `lams`.
 
-    Each fit starts from the one before, unless that did not converge. The copies are in the order
-    of `lams`.
+    Fits start from the `earlier` ones to other tasks, if given. Otherwise they go from the largest
+    lam to the smallest, and each starts from the one before, unless that did not converge.
     """
     learners = [clone(learner).set_params(lam=lam) for lam in lams]
     with one_blas_thread:
         objective, start = learners[0]._objective(tasks, n_threads), None
-        for one in sorted(learners, key=lambda one: -one.lam):
+        for k in sorted(range(len(lams)), key=lambda k: -lams[k]):
+            one = learners[k]
+            if earlier is not None:
+                start = earlier[k]._representation
             one._remember_features(tasks)
             one._solve(tasks, objective, start, one._progress())
             start = one._representation if one._has_converged else None
     return learners
 
 
-class BatchLTL(BatchLearner):
-    """Learn the representation with the least mean training error over a set of tasks.
-
-    min over D PSD with tr D <= 1 / lam of the mean of L(D) = n |(X D X' + n I)^-1 y|^2, the
-    training error of ridge regression with D on each task. This is what `OnlineLTL` approximates
-    without keeping the tasks.
-
-    Parameters
-    ----------
-    lam : float
-        Regularisation: the trace of D is at most 1 / lam. It has to be chosen, by the error on
-        validation tasks; see `select_lam`.
-    tol : float
-        The solver stops when `gap_` is at most tol times the objective. Below about 1e-8 rounding
-        errors stop it first.
-    max_iter : int
-        The most iterations.
-    warm_start : bool
-        Whether `fit` starts from the representation that an earlier `fit` has found, with any
-        lam and for any tasks of the same features.
-    fit_intercept : bool
-        Whether to centre X and y inside each task.
-    n_threads : int, optional
-        Threads that share the tasks; by default Numba's number, one for each core. Results have
-        the same bits for any number.
-
-    Attributes
-    ----------
-    D_ : ndarray of shape (d, d)
-        The learned representation; a copy.
-    objective_ : float
-        Mean of L over the tasks, at `D_`.
-    gap_ : float
-        Upper bound on `objective_` minus the optimum, if the objective is convex.
-    n_iter_ : int
-    history_ : list of (objective, gap, seconds)
-        After each iteration, as named tuples; seconds since the start. Empty if the start was
-        good enough.
-    n_features_in_ : int
-
-    Notes
-    -----
-    The mean of L is not convex everywhere, as the paper claims: see docs/reproduction.md. So a
-    small gap says that D is nearly stationary, and that it is nearly optimal only where the mean
-    is convex. (The objective of `MTL` is convex.)
-
-    Examples
-    --------
-    >>> import fastltl as ltl
-    >>> environment = ltl.datasets.make_environment(n_features=10, noise=0.1, random_state=0)
-    >>> learner = ltl.BatchLTL(lam=0.1).fit(environment.tasks(50, n_samples=8))
-    >>> bool(learner.gap_ <= 1e-6 * learner.objective_)
-    True
-    >>> learner.D_.trace().round(6)
-    np.float64(10.0)
-    """
-
-    _regularized = False
-
-
-class MTL(MultitaskModel, BatchLearner):
+class MTL(MultitaskModel, BatchLTL):
     """Multitask learning: the weights of all tasks at once, with trace-norm regularisation.
 
-    min over D PSD with tr D <= 1 / lam of the mean over tasks of
-    min over w of |y - Xw|^2 / n + w' D^+ w, which equals
-    min over W of the mean of |y - Xw|^2 / n, plus lam / T times the squared trace norm of W.
+    min over W of the mean over tasks of |y - Xw|^2 / n, plus lam / T times the squared trace norm
+    of W. `BatchLTL` with the regularized objective finds D; the weights are the w that it implies.
 
     Parameters
     ----------
@@ -259,7 +259,23 @@ class MTL(MultitaskModel, BatchLearner):
     (8,)
     """
 
-    _regularized = True
+    def __init__(
+        self,
+        lam: float = 1.0,
+        tol: float = 1e-6,
+        max_iter: int = 500,
+        warm_start: bool = False,
+        fit_intercept: bool = False,
+        n_threads: int | None = None,
+    ) -> None:
+        super().__init__(
+            lam,
+            tol=tol,
+            max_iter=max_iter,
+            warm_start=warm_start,
+            fit_intercept=fit_intercept,
+            n_threads=n_threads,
+        )
 
     def _fit_tasks(self, tasks: TaskCollection, objective: Objective) -> None:
         self.labels_ = tasks.labels

@@ -11,6 +11,7 @@ from fastltl._validation import (
     Array,
     check_computed,
     check_matrix,
+    check_objective,
     check_positive,
     check_representation,
     check_symmetric,
@@ -52,25 +53,55 @@ def ridge_weights(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array
     return check_computed(call_kernel(task.ridge_weights, max(X.shape), D, X, y))
 
 
-def task_loss(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """Training error of ridge regression with D on its own task: n |(X D X' + n I)^-1 y|^2.
+def task_loss(
+    D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, objective: str = "error"
+) -> float:
+    """Loss of a task as a function of its representation, with M = X D X' + n I.
 
-    Parameters are those of `ridge_weights`.
+    "error" is n |M^-1 y|^2, the training error of ridge regression with D, which the paper
+    minimises. "regularized" is y' M^-1 y, the minimum over w of |y - Xw|^2 / n + w' D^+ w. It is
+    convex in D and at least as large as the error, which is not convex.
+
+    Parameters
+    ----------
+    D, X, y
+        As in `ridge_weights`.
+    objective : {"error", "regularized"}
+
+    Returns
+    -------
+    float
 
     Examples
     --------
     >>> import fastltl as ltl
     >>> round(ltl.task_loss([[1.0]], [[1.0], [1.0]], [1.0, 1.0]), 12)
     0.25
+    >>> round(ltl.task_loss([[1.0]], [[1.0], [1.0]], [1.0, 1.0], objective="regularized"), 12)
+    0.5
     """
     D, X, y = _checked(D, X, y)
-    return float(check_computed(call_kernel(task.task_loss, max(X.shape), D, X, y)))
+    regularized = check_objective(objective)
+    return float(check_computed(call_kernel(task.task_loss, max(X.shape), D, X, y, regularized)))
 
 
-def task_gradient(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array:
-    """Gradient of `task_loss` at D: -n X' M^-1 (y y' M^-1 + M^-1 y y') M^-1 X, of rank two.
+def task_gradient(
+    D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, objective: str = "error"
+) -> Array:
+    """Gradient of `task_loss` at D, a symmetric matrix.
 
-    Parameters are those of `ridge_weights`; the result has the shape of D.
+    "error": -n X' M^-1 (y y' M^-1 + M^-1 y y') M^-1 X, of rank two. "regularized": -a a' with
+    a = X' M^-1 y.
+
+    Parameters
+    ----------
+    D, X, y
+        As in `ridge_weights`.
+    objective : {"error", "regularized"}
+
+    Returns
+    -------
+    ndarray of shape (d, d)
 
     Examples
     --------
@@ -79,7 +110,8 @@ def task_gradient(D: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Array
     array([[-0.25]])
     """
     D, X, y = _checked(D, X, y)
-    return check_computed(call_kernel(task.task_gradient, max(X.shape), D, X, y))
+    regularized = check_objective(objective)
+    return check_computed(call_kernel(task.task_gradient, max(X.shape), D, X, y, regularized))
 
 
 def project(Q: npt.ArrayLike, radius: float) -> Array:

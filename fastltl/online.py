@@ -14,7 +14,14 @@ from fastltl._kernels.online import OnlineState
 from fastltl._kernels.task import centre
 from fastltl._online_run import OnlineRun, new_state
 from fastltl._threads import call_kernel
-from fastltl._validation import Array, check_choice, check_flag, check_lam, check_positive
+from fastltl._validation import (
+    Array,
+    check_choice,
+    check_flag,
+    check_lam,
+    check_objective,
+    check_positive,
+)
 from fastltl.base import RepresentationLearner
 
 AVERAGINGS = ("uniform", "last")
@@ -24,6 +31,7 @@ GEOMETRIES = ("euclidean", "entropic")
 class OnlineLearner(IncrementalLearner[OnlineRun], RepresentationLearner):
     """Learn representations from tasks one by one, for one value of lam or several."""
 
+    objective: str
     geometry: str
     step: str | float
     averaging: str
@@ -60,6 +68,7 @@ class OnlineLearner(IncrementalLearner[OnlineRun], RepresentationLearner):
         """Return the state before the first task for these radii and step scales."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_choice(self.averaging, "averaging", AVERAGINGS)
+        regularized = check_objective(self.objective)
         entropic = check_choice(self.geometry, "geometry", GEOMETRIES) == "entropic"
         adaptive = isinstance(self.step, str) and self.step == "adaptive"
         if entropic and not adaptive:
@@ -80,7 +89,7 @@ class OnlineLearner(IncrementalLearner[OnlineRun], RepresentationLearner):
         else:
             wanted = "'adaptive', 'theory' or a positive finite number"
             scales = [check_positive(self.step, "step", wanted)] * len(radii)
-        return new_state(d, radii, scales, adaptive, entropic)
+        return new_state(d, radii, scales, adaptive, entropic, regularized)
 
     def _representations(self) -> Array:
         averaging = check_choice(self.averaging, "averaging", AVERAGINGS)
@@ -90,16 +99,15 @@ class OnlineLearner(IncrementalLearner[OnlineRun], RepresentationLearner):
 class OnlineLTL(OnlineLearner):
     """Learn a representation task by task: each task improves D and is forgotten.
 
-    With L_t(D) the training error of ridge regression with D on task t, the learner chooses
-    D^(t) before it sees task t, among the PSD matrices of trace at most 1 / lam, so that the
-    mean of L_t(D^(t)) comes close to that of the best fixed D. Memory does not grow with the
-    number of tasks.
+    With L_t(D) the loss of task t, see `objective`, the learner chooses D^(t) before it sees
+    task t, among the PSD matrices of trace at most 1 / lam, so that the mean of L_t(D^(t)) comes
+    close to that of the best fixed D. Memory does not grow with the number of tasks.
 
-    ``OnlineLTL(geometry="euclidean", step="theory")`` is Algorithm 1 of Denevi, Ciliberto,
-    Stamos and Pontil, from a feasible start (the paper's example I / lam is not: its trace is
-    d / lam). That step assumes gradients of norm 2. Where they are orders of magnitude smaller,
-    as on the paper's own data, D hardly moves and the result is that of independent ridge
-    regression, which is why it is not the default.
+    ``OnlineLTL(objective="error", geometry="euclidean", step="theory")`` is Algorithm 1 of
+    Denevi, Ciliberto, Stamos and Pontil, from a feasible start (the paper's example I / lam is
+    not: its trace is d / lam). That step assumes gradients of norm 2. Where they are orders of
+    magnitude smaller, as on the paper's own data, D hardly moves and the result is that of
+    independent ridge regression, which is why it is not the default.
 
     Parameters
     ----------
@@ -107,6 +115,9 @@ class OnlineLTL(OnlineLearner):
         Regularisation: the trace of D is at most 1 / lam. It has to be chosen, by the error on
         validation tasks. (A trace of 1 / lam spread over d features is the ridge regression of
         scikit-learn with alpha = n d lam.)
+    objective : {"regularized", "error"}
+        The loss of a task: the minimum over w of |y - Xw|^2 / n + w' D^+ w, which is convex in D,
+        or the paper's, the training error of that w, which is not. See `task_loss`.
     geometry : {"entropic", "euclidean"}
         "entropic": follow the leader regularised by von Neumann entropy (matrix exponentiated
         gradient), D^(t+1) = exp(eta_t S_t) / (tr exp(eta_t S_t) + 1) / lam with S_t minus the
@@ -134,8 +145,9 @@ class OnlineLTL(OnlineLearner):
         Sum of L_t(D^(t)).
     regret_bound_ : float
         Upper bound on the mean of L_t(D^(t)) minus that of the best fixed D, computed from the
-        gradients seen. It holds where the L_t are convex. The paper claims that they always are,
-        but they are not: see docs/reproduction.md.
+        gradients seen. It holds for the regularized objective, whatever the tasks. For the error
+        objective it holds if every L_t is convex between D^(t) and the best D, and may be too
+        small otherwise: see docs/proposition.md.
     n_features_in_ : int
 
     Examples
@@ -150,11 +162,12 @@ class OnlineLTL(OnlineLearner):
     (10,)
     """
 
-    _SETTINGS = ("lam", "geometry", "step", "step_scale", "fit_intercept")
+    _SETTINGS = ("lam", "objective", "geometry", "step", "step_scale", "fit_intercept")
 
     def __init__(
         self,
         lam: float = 1.0,
+        objective: str = "regularized",
         geometry: str = "entropic",
         step: str | float = "adaptive",
         step_scale: float | None = None,
@@ -162,6 +175,7 @@ class OnlineLTL(OnlineLearner):
         fit_intercept: bool = False,
     ) -> None:
         self.lam = lam
+        self.objective = objective
         self.geometry = geometry
         self.step = step
         self.step_scale = step_scale
@@ -169,7 +183,8 @@ class OnlineLTL(OnlineLearner):
         self.fit_intercept = fit_intercept
 
     def _settings(self) -> tuple[Any, ...]:
-        return self.lam, self.geometry, self.step, self.step_scale, self.fit_intercept
+        step = self.step, self.step_scale
+        return self.lam, self.objective, self.geometry, *step, self.fit_intercept
 
     def _new_state(self, d: int) -> OnlineState:
         scale = self.step_scale
@@ -190,7 +205,7 @@ class OnlineLTL(OnlineLearner):
 
     @property
     def cumulative_loss_(self) -> float:
-        """Sum over tasks of L_t(D^(t)), the training error with D chosen before the task."""
+        """Sum over tasks of L_t(D^(t)), the loss with D chosen before the task."""
         return float(self._fitted_run().state.records[0]["loss"])
 
     @property
@@ -215,5 +230,5 @@ class OnlineLTL(OnlineLearner):
             record["largest"],
             record["n_tasks"],
             run.n_features,
-            2.0 if run.settings[3] is None else run.settings[3],
+            record["scale"] / math.sqrt(math.log(run.n_features + 1)),
         )

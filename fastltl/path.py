@@ -45,7 +45,7 @@ class OnlineLTLPath(OnlineLearner):
         to choose among several candidates.
     metric : {"mse", "explained_variance", "r2"}
         What candidates are scored by; errors are minimised, the others maximised. See `evaluate`.
-    geometry, step, averaging, fit_intercept
+    objective, geometry, step, averaging, fit_intercept
         As in `OnlineLTL`.
     step_scale : float or sequence of float, optional
         As in `OnlineLTL`. With a sequence all pairs of a lam and a step scale are candidates.
@@ -85,7 +85,16 @@ class OnlineLTLPath(OnlineLearner):
     ((30,), '2.6e-03')
     """
 
-    _SETTINGS = ("lams", "validation", "metric", "geometry", "step", "step_scale", "fit_intercept")
+    _SETTINGS = (
+        "lams",
+        "validation",
+        "metric",
+        "objective",
+        "geometry",
+        "step",
+        "step_scale",
+        "fit_intercept",
+    )
     _RUN_STATE = (*OnlineLearner._RUN_STATE, "_grid", "_candidates", "_held_out", "_has_warned")
 
     _KEPT: ClassVar[dict[str, type]] = {"_has_warned": bool}
@@ -100,6 +109,7 @@ class OnlineLTLPath(OnlineLearner):
         lams: npt.ArrayLike | None = None,
         validation: Halves | None = None,
         metric: str = "mse",
+        objective: str = "regularized",
         geometry: str = "entropic",
         step: str | float = "adaptive",
         step_scale: float | Sequence[float] | None = None,
@@ -112,6 +122,7 @@ class OnlineLTLPath(OnlineLearner):
         self.lams = lams
         self.validation = validation
         self.metric = metric
+        self.objective = objective
         self.geometry = geometry
         self.step = step
         self.step_scale = step_scale
@@ -201,15 +212,8 @@ class OnlineLTLPath(OnlineLearner):
         scale: Any = self.step_scale
         if self._has_step_scales():
             scale = tuple(np.ravel(scale).tolist())
-        return (
-            lams,
-            self.validation,
-            self.metric,
-            self.geometry,
-            self.step,
-            scale,
-            self.fit_intercept,
-        )
+        values = {name: getattr(self, name) for name in self._SETTINGS}
+        return tuple((values | {"lams": lams, "step_scale": scale}).values())
 
     def _take_step(self, run: OnlineRun, X: Array, y: Array) -> bool:
         self._check_changeable()

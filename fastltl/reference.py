@@ -64,29 +64,28 @@ def ridge_weights(D: Array, X: Array, y: Array) -> Array:
     return w
 
 
-def loss_and_factors(D: Array, X: Array, y: Array) -> tuple[float, Array, Array]:
-    """The loss n |u|^2 and the factors a, b of its gradient -(a b' + b a')."""
+def task_loss_and_gradient(
+    D: Array, X: Array, y: Array, objective: str = "error"
+) -> tuple[float, Array]:
+    """ "error": n |u|^2 and -n X' (u v' + v u') X. "regularized": y'u and -X' u u' X."""
     n = len(y)
     X, y, residual, M = _dual(D, X, y)
     u = np.linalg.solve(M, y)
-    v = np.linalg.solve(M, u)
-    return n * float(u @ u) + residual / n, X.T @ u, n * (X.T @ v)
+    a = X.T @ u
+    if objective == "regularized":
+        return float(y @ u) + residual / n, -np.outer(a, a)
+    b = n * (X.T @ np.linalg.solve(M, u))
+    return n * float(u @ u) + residual / n, -(np.outer(a, b) + np.outer(b, a))
 
 
-def task_loss(D: Array, X: Array, y: Array) -> float:
-    """L(D) = n |M^-1 y|^2."""
-    return loss_and_factors(D, X, y)[0]
+def task_loss(D: Array, X: Array, y: Array, objective: str = "error") -> float:
+    """n |M^-1 y|^2 or, regularized, y' M^-1 y."""
+    return task_loss_and_gradient(D, X, y, objective)[0]
 
 
-def task_loss_and_gradient(D: Array, X: Array, y: Array) -> tuple[float, Array]:
-    """L(D) and its gradient -(a b' + b a')."""
-    loss, a, b = loss_and_factors(D, X, y)
-    return loss, -(np.outer(a, b) + np.outer(b, a))
-
-
-def task_gradient(D: Array, X: Array, y: Array) -> Array:
-    """The gradient of L at D."""
-    return task_loss_and_gradient(D, X, y)[1]
+def task_gradient(D: Array, X: Array, y: Array, objective: str = "error") -> Array:
+    """The gradient of `task_loss` at D."""
+    return task_loss_and_gradient(D, X, y, objective)[1]
 
 
 def score(y: Array, prediction: Array, metric: int) -> float:
@@ -131,7 +130,11 @@ def entropic_iterate(S: Array, eta: float, radius: float) -> Array:
 
 
 def euclidean_iterates(
-    tasks: Iterable[tuple[Array, Array]], lam: float, step: str | float, step_scale: float = 1.0
+    tasks: Iterable[tuple[Array, Array]],
+    lam: float,
+    objective: str,
+    step: str | float,
+    step_scale: float = 1.0,
 ) -> Iterator[tuple[float, Array]]:
     """Projected gradient descent from I / (lam d): yields the loss of D^(t), and D^(t+1)."""
     D, squared_norms, radius = np.empty(0), 0.0, 1 / lam
@@ -139,7 +142,7 @@ def euclidean_iterates(
         if t == 1:
             d = X.shape[1]
             D = np.eye(d) * radius / d
-        loss, gradient = task_loss_and_gradient(D, X, y)
+        loss, gradient = task_loss_and_gradient(D, X, y, objective)
         squared_norms += float(np.sum(gradient**2))
         if step == "theory":
             gamma = radius / np.sqrt(2 * t)
@@ -152,7 +155,7 @@ def euclidean_iterates(
 
 
 def entropic_iterates(
-    tasks: Iterable[tuple[Array, Array]], lam: float, step_scale: float = 2.0
+    tasks: Iterable[tuple[Array, Array]], lam: float, objective: str, step_scale: float = 2.0
 ) -> Iterator[tuple[float, Array]]:
     """Follow the regularised leader from radius / (d + 1) I: the loss of D^(t), and D^(t+1)."""
     D, S, squared_norms, radius = np.empty(0), np.empty(0), 0.0, 1 / lam
@@ -160,7 +163,7 @@ def entropic_iterates(
         d = X.shape[1]
         if t == 1:
             D, S = np.eye(d) * radius / (d + 1), np.zeros((d, d))
-        loss, gradient = task_loss_and_gradient(D, X, y)
+        loss, gradient = task_loss_and_gradient(D, X, y, objective)
         S = S - gradient
         squared_norms += float(np.linalg.norm(gradient, 2) ** 2)
         if squared_norms:
@@ -172,33 +175,24 @@ def entropic_iterates(
 def online_iterates(
     tasks: Iterable[tuple[Array, Array]],
     lam: float,
+    objective: str = "regularized",
     geometry: str = "entropic",
     step: str | float = "adaptive",
     step_scale: float | None = None,
 ) -> Iterator[tuple[float, Array]]:
     """The online run of `OnlineLTL`: yields, task by task, the loss of D^(t), and D^(t+1)."""
     if geometry == "entropic":
-        return entropic_iterates(tasks, lam, 2.0 if step_scale is None else step_scale)
-    return euclidean_iterates(tasks, lam, step, 1.0 if step_scale is None else step_scale)
+        return entropic_iterates(tasks, lam, objective, 2.0 if step_scale is None else step_scale)
+    scale = 1.0 if step_scale is None else step_scale
+    return euclidean_iterates(tasks, lam, objective, step, scale)
 
 
 def mean_objective(
-    D: Array, tasks: Iterable[tuple[Array, Array]], regularized: bool = False
+    D: Array, tasks: Iterable[tuple[Array, Array]], objective: str = "regularized"
 ) -> tuple[float, Array]:
-    """Value and gradient of the mean over tasks of L(D) or, regularized, of y' M^-1 y."""
-    values, gradients = [], []
-    for X, y in tasks:
-        if regularized:
-            n = len(y)
-            R, z, residual, M = _dual(D, X, y)
-            u = np.linalg.solve(M, z)
-            a = R.T @ u
-            values.append(float(z @ u) + residual / n)
-            gradients.append(-np.outer(a, a))
-        else:
-            loss, gradient = task_loss_and_gradient(D, X, y)
-            values.append(loss)
-            gradients.append(gradient)
+    """Value and gradient at D of the mean over tasks of their losses."""
+    pairs = [task_loss_and_gradient(D, X, y, objective) for X, y in tasks]
+    values, gradients = zip(*pairs, strict=True)
     return float(np.mean(values)), np.mean(gradients, axis=0)
 
 
@@ -210,7 +204,7 @@ def gap(D: Array, gradient: Array, radius: float) -> float:
 def batch_solution(
     tasks: Iterable[tuple[Array, Array]],
     lam: float,
-    regularized: bool = False,
+    objective: str = "regularized",
     tol: float = 1e-6,
     max_iter: int = 10_000,
     start: Array | None = None,
@@ -224,16 +218,16 @@ def batch_solution(
     d = tasks[0][0].shape[1]
     D: Array = np.eye(d) * radius / d if start is None else start
     ahead = D
-    value, gradient = mean_objective(D, tasks, regularized)
+    value, gradient = mean_objective(D, tasks, objective)
     step, momentum = radius / max(float(np.linalg.norm(gradient)), np.finfo(float).tiny), 1.0
     for _ in range(max_iter):
         if gap(D, gradient, radius) <= tol * value:
             break
-        ahead_value, ahead_gradient = mean_objective(ahead, tasks, regularized)
+        ahead_value, ahead_gradient = mean_objective(ahead, tasks, objective)
         while True:
             new = project(ahead - step * ahead_gradient, radius)
             move = new - ahead
-            new_value, new_gradient = mean_objective(new, tasks, regularized)
+            new_value, new_gradient = mean_objective(new, tasks, objective)
             model = np.sum(ahead_gradient * move) + np.sum(move**2) / (2 * step)
             if new_value <= ahead_value + model + 1e-15 * ahead_value:
                 break

@@ -16,7 +16,7 @@ from fastltl._objective import TaskCollection, TaskSource
 from fastltl._threads import run_in_threads
 from fastltl._validation import Array, check_choice, check_flag, check_lams, check_threads
 from fastltl.base import RepresentationLearner
-from fastltl.batch import BatchLearner, fit_path
+from fastltl.batch import BatchLTL, fit_path
 from fastltl.metrics import METRICS, HeldOut, check_aligned, is_error
 from fastltl.ridge import ITL
 from fastltl.tasks import TaskSet
@@ -153,7 +153,7 @@ def select_lam(
     if isinstance(learner, ITL):
         task_scores = held_out.score_ridge(values)
     else:
-        fit = fit_path if isinstance(learner, BatchLearner) else _fit_in_threads
+        fit = fit_path if isinstance(learner, BatchLTL) else _fit_in_threads
         candidates = fit(learner, tasks, values.tolist(), threads)
         task_scores = held_out.score(np.stack([candidate.D_ for candidate in candidates]))
     scores = task_scores.mean(axis=1)
@@ -162,8 +162,8 @@ def select_lam(
         chosen: Any = clone(learner).set_params(lam=float(values[best])).fit(tasks)
     else:
         chosen = candidates[best]
-    if isinstance(learner, BatchLearner):
-        _warn_of_short_fits(candidates, chosen)
+    if isinstance(learner, BatchLTL):
+        warn_of_short_fits(candidates, chosen)
     warn_of_edge(values[best], values, stacklevel=2)
     return Selection(chosen, values, scores, float(values[best]), metric, task_scores)
 
@@ -204,7 +204,8 @@ def check_validation(validation: Any) -> Halves:
     return train, test
 
 
-def _warn_of_short_fits(candidates: list[Any], best: Any) -> None:
+def warn_of_short_fits(candidates: list[Any], best: Any) -> None:
+    """Warn if fits did not converge."""
     short = [candidate for candidate in candidates if not candidate._has_converged]
     if short:
         among = "one of them" if best in short else "not one of them"

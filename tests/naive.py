@@ -23,11 +23,11 @@ def literal_weights(D, X, y):
     return D @ X.T @ np.linalg.inv(literal_dual(D, X)) @ y
 
 
-def literal_objective(D, tasks, regularized):
-    """Return value and gradient of the mean over tasks of L(D) or, regularized, y' M^-1 y."""
+def literal_objective(D, tasks, objective):
+    """Return value and gradient of the mean over tasks of n |M^-1 y|^2 or y' M^-1 y."""
     values, gradients = [], []
     for X, y in tasks:
-        if regularized:
+        if objective == "regularized":
             u = np.linalg.solve(literal_dual(D, X), y)
             values.append(y @ u)
             gradients.append(-np.outer(X.T @ u, X.T @ u))
@@ -37,9 +37,9 @@ def literal_objective(D, tasks, regularized):
     return np.mean(values), np.mean(gradients, axis=0)
 
 
-def literal_gap(D, tasks, lam, regularized):
+def literal_gap(D, tasks, lam, objective):
     """Return F(D) and the gap <grad, D> + max(0, -lambda_min(grad)) / lam."""
-    value, gradient = literal_objective(D, tasks, regularized)
+    value, gradient = literal_objective(D, tasks, objective)
     return value, np.sum(gradient * D) + max(0.0, -np.linalg.eigvalsh(gradient)[0]) / lam
 
 

@@ -22,7 +22,7 @@ LEARNERS = [
     for make in (
         ltl.BayesLTL,
         ltl.OnlineLTL,
-        lambda **settings: ltl.OnlineLTL(0.1, "euclidean", "theory", **settings),
+        lambda **settings: ltl.OnlineLTL(0.1, "error", "euclidean", "theory", **settings),
         lambda **settings: ltl.OnlineLTLPath(lams=[0.1], **settings),
         ltl.BatchLTL,
         ltl.MTL,

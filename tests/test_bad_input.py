@@ -31,6 +31,7 @@ X = np.array([[2.0, -1.0, 0.0], [1.0, 3.0, -2.0], [0.0, 1.0, 1.0], [-1.0, 0.0, 2
 y = np.array([1.0, -2.0, 3.0, 1.0])
 D = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -1.0], [0.0, -1.0, 2.0]])
 TASKS = ltl.TaskSet([(X, y), (X[::-1] * 2, y + 1), (X[:2], y[2:]), (X + 1, y - 2)])
+ALGORITHM_1 = {"objective": "error", "geometry": "euclidean", "step": "theory"}
 HALVES = TASKS.split_samples(0.5, random_state=0)
 
 
@@ -236,7 +237,9 @@ LEARNERS = {
     "OnlineLTL with intercept": online_entries(lambda: ltl.OnlineLTL(fit_intercept=True)),
     "OnlineLTL as in the paper": {
         name: entry
-        for name, entry in online_entries(lambda: ltl.OnlineLTL(1.0, "euclidean", "theory")).items()
+        for name, entry in online_entries(
+            lambda: ltl.OnlineLTL(1.0, "error", "euclidean", "theory")
+        ).items()
         if "partial_fit" in name
     },
     "OnlineLTLPath": online_entries(path, knows_width=True),
@@ -563,8 +566,11 @@ NUMBER_ENTRIES = {
     ("BayesLTL", "n_passes"): (COUNT, lambda v: ltl.BayesLTL(n_passes=v).fit(TASKS)),
     ("OnlineLTL", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v).fit(TASKS)),
     ("partial_fit", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v).partial_fit(X, y)),
-    ("euclidean", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v, "euclidean").fit(TASKS)),
-    ("OnlineLTL", "step"): (POSITIVE, lambda v: ltl.OnlineLTL(1.0, "euclidean", v).fit(TASKS)),
+    ("euclidean", "lam"): (POSITIVE, lambda v: ltl.OnlineLTL(v, geometry="euclidean").fit(TASKS)),
+    ("OnlineLTL", "step"): (
+        POSITIVE,
+        lambda v: ltl.OnlineLTL(geometry="euclidean", step=v).fit(TASKS),
+    ),
     ("OnlineLTL", "step_scale"): (OPTIONAL, lambda v: ltl.OnlineLTL(step_scale=v).fit(TASKS)),
     ("OnlineLTLPath", "lams"): (LAMS, lambda v: ltl.OnlineLTLPath([v], HALVES).fit(TASKS)),
     ("OnlineLTLPath", "score_every"): (
@@ -616,6 +622,7 @@ NUMBER_ENTRIES = {
 #: Valid arguments of each bound, which are replaced one at a time.
 BOUNDS = {
     bounds.online_regret: {"lam": 1.0, "T": 3},
+    bounds.sharp_online_regret: {"lam": 1.0, "T": 3},
     bounds.gradient_descent_regret: {"radius": 1.0, "last_step": 1.0, "step_cost": 1.0, "T": 3},
     bounds.entropic_regret: {
         "radius": 1.0,
@@ -635,12 +642,43 @@ BOUNDS = {
     },
     bounds.uniform_generalization: {"lam": 1.0, "n": 3, "input_norm": 0.1},
     bounds.multitask_generalization: {"lam": 1.0, "T": 3, "delta": 0.1},
+    bounds.general_uniform_generalization: {
+        "n": 3,
+        "lipschitz": 1.0,
+        "input_norm": 0.1,
+        "representation_norm": 1.0,
+    },
+    bounds.general_multitask_generalization: {
+        "T": 3,
+        "delta": 0.1,
+        "stability": 1.0,
+        "representation_norm": 1.0,
+    },
+    bounds.excess_future_risk: {"regret": 1.0, "T": 3, "delta": 0.1},
+    bounds.excess_risk: {
+        "regret": 1.0,
+        "lam": 1.0,
+        "n": 3,
+        "T": 3,
+        "delta": 0.1,
+        "input_norm": 0.1,
+    },
     bounds.online_excess_future_risk: {"lam": 1.0, "T": 3, "delta": 0.1},
     bounds.online_excess_risk: {"lam": 1.0, "n": 3, "T": 3, "delta": 0.1, "input_norm": 0.1},
     bounds.batch_excess_risk: {"lam": 1.0, "n": 3, "T": 3, "delta": 0.1, "input_norm": 0.1},
 }
 BOUND_KINDS = {"T": COUNT, "d": COUNT, "n": COUNT, "delta": SHARE} | dict.fromkeys(
-    ("norm", "largest_norm", "squared_norms_sum", "step_cost"), FROM_ZERO
+    (
+        "norm",
+        "largest_norm",
+        "squared_norms_sum",
+        "step_cost",
+        "regret",
+        "lipschitz",
+        "stability",
+        "representation_norm",
+    ),
+    FROM_ZERO,
 )
 
 

@@ -27,7 +27,7 @@ SAMPLES = Path(__file__).parent / "checkpoints"
 environment = ltl.datasets.make_environment(n_features=4, noise=0.1, random_state=0)
 TASKS = environment.tasks(40, n_samples=3)
 VALIDATION = environment.tasks(5, n_samples=6).split_samples(0.5, random_state=0)
-PAPER = {"geometry": "euclidean", "step": "theory"}
+PAPER = {"objective": "error", "geometry": "euclidean", "step": "theory"}
 
 ONLINE = {
     "entropic": ltl.OnlineLTL(0.1),
@@ -184,7 +184,7 @@ def test_a_checkpoint_is_an_npz_with_a_header(path):
         "state/run/weights": (1, 4),
     }
     assert header["state"]["run"]["records"].keys() == set(RECORD.names)
-    assert header["format"] == checkpoints.FORMAT == 2
+    assert header["format"] == checkpoints.FORMAT == 3
     assert header["fastltl"] == ltl.__version__
     assert header["learner"] == "OnlineLTL"
     assert header["parameters"]["lam"] == 0.1
@@ -223,12 +223,16 @@ def test_subclasses_outside_the_package_are_not_saved(path):
 @pytest.mark.parametrize("sample", sorted(SAMPLES.glob("format-*.npz")), ids=lambda path: path.stem)
 def test_checkpoints_of_every_format_stay_readable(sample):
     """`python tests/test_checkpoints.py` wrote the samples when the format was new."""
-    name = sample.stem.split("-", 2)[2]
+    _, number, name = sample.stem.split("-", 2)
     found = ltl.load(sample)
     if name == "ridge":
         assert np.allclose(found.coef_, ridge().coef_, rtol=1e-9)
         return
-    fresh = fitted({**ONLINE, **PRIORS, **OTHERS}[name])
+    learner = clone({**ONLINE, **PRIORS, **OTHERS}[name])
+    if int(number) < 3 and "objective" in learner.get_params():
+        learner.set_params(objective="error")  # there was no other
+        assert found.objective == "error"
+    fresh = fitted(learner)
     assert found.get_params().keys() == fresh.get_params().keys()
     if name in OTHERS:
         assert np.allclose(found.D_, fresh.D_, rtol=1e-6)
@@ -309,8 +313,8 @@ def test_other_npz_files_are_refused(path):
 
 def test_a_newer_format_is_named(path, content):
     header, arrays = read_parts(path)
-    write_parts(path, header | {"format": 3, "fastltl": "9.1"}, arrays)
-    with pytest.raises(ValueError, match=r"has format 3 .* by fastltl 9.1: .* too old"):
+    write_parts(path, header | {"format": 4, "fastltl": "9.1"}, arrays)
+    with pytest.raises(ValueError, match=r"has format 4 .* by fastltl 9.1: .* too old"):
         ltl.load(path)
 
 
@@ -338,7 +342,7 @@ def test_headers_of_other_content_are_refused(path, content, change):
 #: One learner for each form of the state: eigenvectors of S, of D, and D itself.
 FORMS = ("entropic", "euclidean", "theory")
 ARRAYS = ("matrices", "totals", "vectors", "values", "weights")
-COUNTS = ("adaptive", "entropic", "n_tasks", "rank")
+COUNTS = ("adaptive", "entropic", "regularized", "n_tasks", "rank")
 FLOATS = tuple(name for name in RECORD.names if name not in COUNTS)
 
 

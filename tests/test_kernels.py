@@ -23,10 +23,10 @@ from fastltl._kernels.linalg import HAS_JIT
 
 SHAPES = [(1, 1), (1, 5), (5, 1), (7, 7), (20, 50), (50, 20), (300, 6), (30, 120)]
 LAMS = [1e-6, 1e-3, 1.0, 1e3]
+OBJECTIVES = ["error", "regularized"]
 KERNELS = [
     "centre",
     "compress",
-    "loss_and_factors",
     "project",
     "ridge_weights",
     "score",
@@ -59,24 +59,27 @@ def task_cases():
 @pytest.mark.parametrize("name", KERNELS)
 def test_reference_functions_have_the_signatures_of_the_kernels(name):
     kernel = getattr(task, name, None) or getattr(spectral, name)
-    plain = getattr(reference, name)
-    assert list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters) == list(
-        inspect.signature(plain).parameters
-    )
+    plain = list(inspect.signature(getattr(reference, name)).parameters)
+    fast = list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters)
+    # Kernels take a flag, the functions for people its name.
+    assert fast == ["regularized" if one == "objective" else one for one in plain]
 
 
 @pytest.mark.parametrize("lam", LAMS)
 @pytest.mark.parametrize(("X", "y"), list(task_cases()))
 def test_task_kernels_agree_with_reference(X, y, lam):
     for D in representations(X.shape[1], lam):
-        allowed = condition(D, X)
-        for name in ("ridge_weights", "task_loss", "task_gradient"):
-            fast = getattr(task, name)(D, X, y)
-            plain = getattr(reference, name)(D, X, y)
-            assert relative(fast, plain) <= 1e-12 + 20 * EPS * allowed
-        gradient = task.task_gradient(D, X, y)
-        assert task.loss_and_factors(D, X, y)[0] == task.task_loss(D, X, y)
-        assert np.array_equal(gradient, gradient.T)
+        allowed = 1e-12 + 20 * EPS * condition(D, X)
+        weights = task.ridge_weights(D, X, y)
+        assert relative(weights, reference.ridge_weights(D, X, y)) <= allowed
+        for objective in OBJECTIVES:
+            flag = objective == "regularized"
+            loss, gradient = reference.task_loss_and_gradient(D, X, y, objective)
+            assert relative(task.task_loss(D, X, y, flag), loss) <= allowed
+            found = task.task_gradient(D, X, y, flag)
+            assert relative(found, gradient) <= allowed
+            assert np.array_equal(found, found.T)
+            assert task.loss_and_factors(D, X, y, flag)[0] == task.task_loss(D, X, y, flag)
 
 
 @pytest.mark.parametrize("lam", LAMS)
@@ -102,10 +105,13 @@ def test_kernels_are_more_accurate_than_the_literal_formula_for_n_above_d():
     # Ridge regression as least squares with six additional rows is the most stable form.
     rows, targets = np.vstack([X, np.sqrt(100 * 1e-6) * np.eye(6)]), np.append(y, np.zeros(6))
     w = np.linalg.lstsq(rows, targets, rcond=None)[0]
-    assert task.task_loss(D, X, y) == pytest.approx(np.mean((y - X @ w) ** 2), rel=1e-13)
+    error = np.mean((y - X @ w) ** 2)
+    assert task.task_loss(D, X, y, False) == pytest.approx(error, rel=1e-13)
+    penalty = 1e-6 * w @ w
+    assert task.task_loss(D, X, y, True) == pytest.approx(error + penalty, rel=1e-13)
     assert task.ridge_weights(D, X, y) == pytest.approx(w, rel=1e-12)
     gradient = reference.task_gradient(D, X, y)
-    assert relative(task.task_gradient(D, X, y), gradient) < 1e-13
+    assert relative(task.task_gradient(D, X, y, False), gradient) < 1e-13
     assert relative(literal_gradient(D, X, y), gradient) > 1e-9
 
 
@@ -134,35 +140,42 @@ def test_task_kernels_are_accurate_for_rank_deficient_or_badly_scaled_inputs(X, 
     a, b = Vt.T @ (s * z / dual), n * Vt.T @ (s * z / dual**2)
     # The error of the smallest singular value is a rounding error of the largest.
     tolerance = 1e-11 + 50 * EPS * s[0] / s[-1]
-    for module in (task, reference):
+    rest = np.sum((y - U @ z) ** 2) / n
+    for module, objectives in ((task, (False, True)), (reference, OBJECTIVES)):
         D = np.eye(d) / lam
         assert relative(module.ridge_weights(D, X, y), w) < tolerance
-        gradient = module.task_gradient(D, X, y)
-        assert relative(gradient, -np.outer(a, b) - np.outer(b, a)) < tolerance
-        rest = np.sum((y - U @ z) ** 2) / n
-        loss = n * np.sum((z / dual) ** 2) + rest
-        assert module.task_loss(D, X, y) == pytest.approx(loss, rel=tolerance)
+        expected = [
+            (n * np.sum((z / dual) ** 2) + rest, -np.outer(a, b) - np.outer(b, a)),
+            (np.sum(z**2 / dual) + rest, -np.outer(a, a)),
+        ]
+        for objective, (loss, gradient) in zip(objectives, expected, strict=True):
+            assert relative(module.task_gradient(D, X, y, objective), gradient) < tolerance
+            assert module.task_loss(D, X, y, objective) == pytest.approx(loss, rel=tolerance)
 
 
+@pytest.mark.parametrize("regularized", [False, True])
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (4, 6), (9, 3)])
-def test_gradient_agrees_with_finite_differences(n, d):
+def test_gradient_agrees_with_finite_differences(n, d, regularized):
     rng = np.random.default_rng(n)
     X, y = sphere_task(rng, n, d)
     D = random_psd(rng, d, trace=3.0)
-    gradient = task.task_gradient(D, X, y)
+    gradient = task.task_gradient(D, X, y, regularized)
     for _ in range(10):
         E = rng.normal(size=(d, d))
         E = (E + E.T) / np.linalg.norm(E + E.T)
         h = 1e-5
-        slope = (task.task_loss(D + h * E, X, y) - task.task_loss(D - h * E, X, y)) / (2 * h)
-        assert slope == pytest.approx(np.sum(gradient * E), rel=1e-6, abs=1e-9)
+        above, below = (task.task_loss(D + s * E, X, y, regularized) for s in (h, -h))
+        assert (above - below) / (2 * h) == pytest.approx(np.sum(gradient * E), rel=1e-6, abs=1e-9)
 
 
-def test_task_loss_equals_training_error_of_ridge_weights():
+def test_task_loss_equals_training_error_or_ridge_objective_of_ridge_weights():
     X, y = sphere_task(np.random.default_rng(0), 8, 5)
     D = random_psd(np.random.default_rng(1), 5, trace=10.0)
-    residual = y - X @ task.ridge_weights(D, X, y)
-    assert task.task_loss(D, X, y) == pytest.approx(np.mean(residual**2), rel=1e-12)
+    w = task.ridge_weights(D, X, y)
+    error = np.mean((y - X @ w) ** 2)
+    assert task.task_loss(D, X, y, False) == pytest.approx(error, rel=1e-12)
+    penalty = w @ np.linalg.solve(D, w)
+    assert task.task_loss(D, X, y, True) == pytest.approx(error + penalty, rel=1e-12)
 
 
 def test_ridge_weights_lie_in_the_range_of_a_singular_representation():
@@ -198,7 +211,8 @@ def test_loss_is_not_finite_for_non_finite_or_overflowing_inputs(bad, n, d):
     X, y = sphere_task(np.random.default_rng(0), n, d)
     X[1, 1] = bad
     with np.errstate(over="ignore", invalid="ignore"):
-        assert not np.isfinite(task.loss_and_factors(np.eye(d), X, y)[0])
+        for regularized in (False, True):
+            assert not np.isfinite(task.loss_and_factors(np.eye(d), X, y, regularized)[0])
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
@@ -214,7 +228,7 @@ def test_soften_agrees_with_reference_and_does_not_overflow(scale, eta):
     assert weights.sum() + rest == pytest.approx(2.0)
 
 
-def test_rank_two_update_equals_eigen_decomposition_of_the_sum():
+def test_low_rank_updates_equal_eigen_decomposition_of_the_sum():
     rng = np.random.default_rng(0)
     d, rank = 9, 4
     vectors = np.zeros((d, d))
@@ -224,18 +238,23 @@ def test_rank_two_update_equals_eigen_decomposition_of_the_sum():
     A = spectral.compose(vectors[:rank], values[:rank], 0.0)
     inside = vectors[0] - 2 * vectors[3]
     outside = rng.normal(size=d)
-    for a, b, new in ((outside, rng.normal(size=d), 2), (inside, outside, 1), (inside, inside, 0)):
+
+    def check(update, factors, new, change):
         V, w = vectors.copy(), values.copy()
-        size = spectral.rank_two_update(V, w, rank, a, b, 0.7)
+        size = update(V, w, rank, *factors, 0.7)
         assert size == rank + new
         assert np.abs(V[:size] @ V[:size].T - np.eye(size)).max() < 1e-14
-        expected = A + 0.7 * (np.outer(a, b) + np.outer(b, a))
-        assert relative(spectral.compose(V[:size], w[:size], 0.0), expected) < 1e-14
+        assert relative(spectral.compose(V[:size], w[:size], 0.0), A + 0.7 * change) < 1e-14
+
+    for a, b, new in ((outside, rng.normal(size=d), 2), (inside, outside, 1), (inside, inside, 0)):
+        check(spectral.rank_two_update, (a, b), new, np.outer(a, b) + np.outer(b, a))
+    for a, new in ((outside, 1), (inside, 0)):
+        check(spectral.rank_one_update, (a,), new, np.outer(a, a))
 
 
 @pytest.mark.parametrize("scale", [1e-250, 1e-8, 1.0, 1e250])
 @pytest.mark.parametrize("kind", ["distinct", "equal", "nearly equal", "zero", "one", "two"])
-def test_rank_one_update_equals_eigen_decomposition_of_the_sum(kind, scale):
+def test_secular_update_equals_eigen_decomposition_of_the_sum(kind, scale):
     if not HAS_JIT:
         pytest.skip("the secular equation needs LAPACK")
     rng = np.random.default_rng(0)
@@ -250,7 +269,7 @@ def test_rank_one_update_equals_eigen_decomposition_of_the_sum(kind, scale):
     z = rng.normal(size=len(poles)) * (rng.random(len(poles)) < 0.8)
     for rho in (0.7, -0.7, 1e-20):
         values, V = poles * scale, np.eye(len(poles))
-        assert spectral.rank_one_update(values, V, z, rho * scale)
+        assert spectral.secular_update(values, V, z, rho * scale)
         expected = np.diag(poles) + rho * np.outer(z, z)
         assert np.abs(V @ V.T - np.eye(len(V))).max() < 1e-14
         error = np.linalg.norm((V.T * (values / scale)) @ V - expected)
@@ -261,7 +280,7 @@ def test_rank_one_update_equals_eigen_decomposition_of_the_sum(kind, scale):
 def test_gradient_whose_square_underflows_changes_the_iterate():
     """D is large for a small lam, which makes the factor b of the gradient far smaller than a."""
     rng = np.random.default_rng(0)
-    learner = ltl.OnlineLTL(1e-90)
+    learner = ltl.OnlineLTL(1e-90, objective="error")
     for _ in range(6):
         learner.partial_fit(rng.normal(size=(3, 4)), rng.normal(size=3))
     assert learner._run.state.records[0]["rank"] > 0

@@ -15,15 +15,22 @@ import fastltl as ltl
 from fastltl import reference
 from fastltl._kernels import online
 
-RULES = [
+ADAPTIVE_RULES = [
     {"geometry": "entropic"},
-    {"geometry": "entropic", "step_scale": 0.5},
+    {"geometry": "entropic", "step_scale": 0.5, "objective": "error"},
     {"geometry": "euclidean", "step": "adaptive"},
-    {"geometry": "euclidean", "step": "adaptive", "step_scale": 0.3},
+    {"geometry": "euclidean", "step": "adaptive", "step_scale": 0.3, "objective": "error"},
+]
+RULES = [
+    *ADAPTIVE_RULES,
     {"geometry": "euclidean", "step": "theory"},
+    {"geometry": "euclidean", "step": "theory", "objective": "error"},
     {"geometry": "euclidean", "step": 0.7},
 ]
-RULE_IDS = ["-".join(map(str, rule.values())) for rule in RULES]
+
+
+def rule_id(rule):
+    return "-".join(map(str, rule.values()))
 
 
 def allowed_error(tasks, lam):
@@ -50,7 +57,7 @@ def assert_equals_reference(tasks, lam, rule):
 
 
 @pytest.mark.parametrize("lam", [1e-6, 1e-4, 1e-2, 1.0, 1e3])
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize(
     ("d", "n_tasks", "sizes"),
     [(1, 40, (1, 9)), (3, 60, (1, 5)), (12, 60, (1, 30)), (50, 40, (20, 20)), (120, 8, (1, 300))],
@@ -61,13 +68,13 @@ def test_online_agrees_with_reference_on_tasks_of_different_sizes(d, n_tasks, si
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lam", [1e-4, 1e-2, 1.0])
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 def test_online_agrees_with_reference_over_4000_tasks(rule, lam):
     assert_equals_reference(ragged_tasks(7, 4000, 10, (1, 15)), lam, rule)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 def test_online_agrees_with_reference_on_tasks_in_a_subspace(rule):
     """The stored eigenvectors never span the space, so adaptive steps keep updating them."""
     rng = np.random.default_rng(0)
@@ -81,7 +88,7 @@ def test_online_agrees_with_reference_on_tasks_in_a_subspace(rule):
         assert learner._run.state.records[0]["rank"] <= 8
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize(
     "kind", ["equal eigenvalues", "scales", "repeated rows", "zero targets first", "one column"]
 )
@@ -140,7 +147,7 @@ def test_online_runs_cover_every_kind_of_step(rule, lam, d, kinds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [RULES[0], RULES[2]], ids=[RULE_IDS[0], RULE_IDS[2]])
+@pytest.mark.parametrize("rule", ADAPTIVE_RULES, ids=rule_id)
 def test_stored_eigenvectors_stay_orthonormal(rule):
     """Tasks in a subspace make D singular, so no euclidean step is certified."""
     rng, learner = np.random.default_rng(0), ltl.OnlineLTL(1e-2, **rule)
@@ -157,7 +164,7 @@ def test_stored_eigenvectors_stay_orthonormal(rule):
 
 
 @pytest.mark.parametrize("scale", [1e-130, 1e-60, 1e-3, 1e3, 1e60, 1e130])
-@pytest.mark.parametrize("rule", RULES[:4], ids=RULE_IDS[:4])
+@pytest.mark.parametrize("rule", ADAPTIVE_RULES, ids=rule_id)
 def test_adaptive_steps_are_invariant_to_the_units_of_y(rule, scale):
     tasks = ragged_tasks(0, 30, 6, (1, 9))
     plain = ltl.OnlineLTL(0.1, **rule).fit(tasks)
@@ -167,7 +174,7 @@ def test_adaptive_steps_are_invariant_to_the_units_of_y(rule, scale):
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-155, 1e-150, 1e-140, 1e70])
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize("lam", [1e-6, 1e3])
 def test_extreme_targets_give_finite_iterates_or_an_error(rule, lam, scale):
     """Adaptive steps divide by the norm of the gradients, so they refuse one that underflows."""
@@ -190,7 +197,7 @@ def test_extreme_targets_give_finite_iterates_or_an_error(rule, lam, scale):
         assert np.isfinite(learner.regret_bound_)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 def test_iterates_and_their_mean_are_feasible(rule):
     for lam in (1e-6, 1.0, 1e3):
         learner = ltl.OnlineLTL(lam, **rule)
@@ -211,7 +218,8 @@ def test_euclidean_theory_steps_equal_the_papers_algorithm_1():
     for t, (X, y) in enumerate(tasks, start=1):
         total += D
         D = reference.project(D - literal_gradient(D, X, y) / (lam * np.sqrt(2 * t)), 1 / lam)
-    learner = ltl.OnlineLTL(lam, geometry="euclidean", step="theory").fit(tasks)
+    learner = ltl.OnlineLTL(lam, objective="error", geometry="euclidean", step="theory")
+    learner.fit(tasks)
     assert relative(learner.D_, total / 25) < 1e-10
     assert relative(learner.iterate_, D) < 1e-10
 
@@ -226,7 +234,7 @@ def test_first_iterate_and_averaging():
         assert np.array_equal(learner.D_, learner.iterate_)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_fit_is_bitwise_equal_to_repeated_partial_fit(rule, fit_intercept):
     for d, sizes in ((6, (1, 12)), (70, (60, 80))):
@@ -271,7 +279,7 @@ def test_reading_and_pickling_do_not_change_later_results():
         assert np.array_equal(snapshot, kept)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 def test_fit_does_not_depend_on_dtype_or_memory_layout(rule):
     rng = np.random.default_rng(0)
     tasks = [
@@ -320,7 +328,7 @@ def test_inputs_are_not_modified():
     assert np.array_equal(y, y_before)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 def test_memory_does_not_grow_with_the_number_of_tasks(rule):
     learner = ltl.OnlineLTL(0.1, **rule)
     sizes = set()
@@ -332,11 +340,11 @@ def test_memory_does_not_grow_with_the_number_of_tasks(rule):
 
 
 def regret(tasks, learner, comparators):
-    best = min(np.mean([reference.task_loss(D, X, y) for X, y in tasks]) for D in comparators)
+    best = min(reference.mean_objective(D, tasks, learner.objective)[0] for D in comparators)
     return learner.cumulative_loss_ / len(tasks) - best
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize("lam", [1e-3, 0.1, 10.0])
 def test_regret_is_below_its_bound(rule, lam):
     rng = np.random.default_rng(0)
@@ -353,7 +361,7 @@ def test_regret_is_below_its_bound(rule, lam):
     assert all(bound > 0 for bound in bounds)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 def test_regret_bound_equals_its_formula(rule):
     tasks, lam = ragged_tasks(0, 20, 5, (2, 6)), 0.3
     learner = ltl.OnlineLTL(lam, **rule).fit(tasks)
@@ -361,7 +369,8 @@ def test_regret_bound_equals_its_formula(rule):
     D, norms = np.eye(5) / (lam * (6 if entropic else 5)), []
     iterates = reference.online_iterates(tasks, lam, **rule)
     for (X, y), (_, following) in zip(tasks, iterates, strict=True):
-        norms.append(np.linalg.norm(reference.task_gradient(D, X, y), 2 if entropic else "fro"))
+        gradient = reference.task_gradient(D, X, y, learner.objective)
+        norms.append(np.linalg.norm(gradient, 2 if entropic else "fro"))
         D = following
     norms, t = np.array(norms), np.arange(1, 21)
     if entropic:
@@ -486,7 +495,7 @@ NOT_FLOAT_ARRAYS = ("text", "complex", "masked", "masked y", "no target")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflow with the JIT off
-@pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
+@pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize(
     ("bad", "as_arrays"),
     [

@@ -22,6 +22,7 @@ from fastltl._kernels.spectral import (
     drop_rest,
     eigh,
     orthonormalise,
+    rank_one_update,
     rank_two_update,
     soft_threshold,
     soften,
@@ -59,6 +60,7 @@ RECORD = np.dtype(
         ("scale", np.float64),  # numerator of the steps
         ("adaptive", np.int64),  # whether their denominator is `norm`, else sqrt(t)
         ("entropic", np.int64),  # the geometry; norms are operator norms, else Frobenius
+        ("regularized", np.int64),  # the objective; gradients are of rank one, else two
         ("n_tasks", np.int64),
         ("loss", np.float64),  # sum of the losses
         ("norm", np.float64),  # sqrt(sum ||G_s||^2)
@@ -136,12 +138,12 @@ def evaluate_candidates(state, X, y, facts, A, B, lo, hi):
             R, z, residual = full_rank_task
             L = iterate_dual(state, k, R)
             factorise_dual(L, n)
-        loss, a, b = dual_loss_and_factors(R, z, residual, L, n)
+        record = state.records[k]
+        loss, a, b = dual_loss_and_factors(R, z, residual, L, n, record["regularized"])
         assign(A[k], a)
         assign(B[k], b)
         inner, outer = np.dot(a, b), np.linalg.norm(a) * np.linalg.norm(b)
         facts[k, 0], facts[k, 1], facts[k, 2] = loss, inner, outer
-        record = state.records[k]
         norm, norms, step = norm_and_step(record, inner, outer)
         # No entry of a sum of gradients can exceed sum ||G_s|| <= t * norms.
         sums = record["loss"] + loss + (record["n_tasks"] + 1) * norms
@@ -304,20 +306,32 @@ def decompose(state, k):
 
 
 @inline_kernel
+def update_eigenvectors(state, k, a, b, c):
+    """Add c (a b' + b a') to the kept decomposition; return its rank. In place: `state`.
+
+    For the regularized objective b = a / 2, and this is c a a'.
+    """
+    vectors, values, record = state.vectors[k], state.values[k], state.records[k]
+    if record["regularized"]:
+        return rank_one_update(vectors, values, record["rank"], a, c)
+    return rank_two_update(vectors, values, record["rank"], a, b, c)
+
+
+@inline_kernel
 def update_iterate(state, k, a, b):
     """Eigenvectors of D + gamma (a b' + b a'); return how many. Modified in place: `state`.
 
     Where D itself was kept, they are computed anew. Where they were kept, nothing else is, and
     they are made orthonormal again once rounding errors may have added up.
     """
-    record, vectors, values = state.records[k], state.vectors[k], state.values[k]
+    record = state.records[k]
     if record["rank"] < 0:
         add_rank_two(state.matrices[k], a, b, record["step"])
         decompose(state, k)
         return a.size
-    rank = rank_two_update(vectors, values, record["rank"], a, b, record["step"])
+    rank = update_eigenvectors(state, k, a, b, record["step"])
     if record["drift"] > MOST_DRIFT:
-        orthonormalise(vectors[:rank])
+        orthonormalise(state.vectors[k, :rank])
         record["drift"] = 0.0
     record["drift"] += np.sqrt(rank) * EPS
     return rank
@@ -343,13 +357,13 @@ def update_sum(state, k, a, b):
 
     The eigenvectors are computed anew once rounding errors may have added up.
     """
-    record, vectors, values = state.records[k], state.vectors[k], state.values[k]
+    record = state.records[k]
     add_rank_two(state.matrices[k], a, b, 1.0)
     if record["drift"] > MOST_DRIFT:
         decompose(state, k)
         return a.size
     record["drift"] += np.sqrt(record["rank"] + 2) * EPS
-    return rank_two_update(vectors, values, record["rank"], a, b, 1.0)
+    return update_eigenvectors(state, k, a, b, 1.0)
 
 
 @inline_kernel

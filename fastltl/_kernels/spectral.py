@@ -184,9 +184,9 @@ def rank_two_update(vectors, values, rank, a, b, c):
         for j in range(a.size):
             rows[i, j] = vectors[i, j]
         rows[i, a.size] = q[i]
-    found = rank_one_update(new, rows, p, half)
+    found = secular_update(new, rows, p, half)
     if found:
-        found = rank_one_update(new, rows, rows[:, a.size].copy(), -half)
+        found = secular_update(new, rows, rows[:, a.size].copy(), -half)
     if not found:
         in_basis = np.diag(values[:size])
         add_rank_two(in_basis, alpha, beta, c)
@@ -200,7 +200,26 @@ def rank_two_update(vectors, values, rank, a, b, c):
 
 
 @kernel
-def rank_one_update(values, vectors, z, rho):
+def rank_one_update(vectors, values, rank, a, c):
+    """Update the eigen-decomposition of A to that of A + c a a'; return its rank.
+
+    Modified in place: `vectors`, d x d, and `values`.
+    """
+    alpha = np.zeros(rank + 1)
+    size = extend_basis(vectors, rank, a, alpha)
+    alpha, new, rows = alpha[:size], values[:size].copy(), vectors[:size].copy()
+    if not secular_update(new, rows, alpha, c):
+        in_basis = np.diag(values[:size])
+        add_rank_two(in_basis, alpha, 0.5 * alpha, c)
+        new, rotation = eigh(in_basis)
+        rows = np.dot(rotation, vectors[:size])
+    assign(values[:size], new)
+    assign(vectors[:size], rows)
+    return size
+
+
+@kernel
+def secular_update(values, vectors, z, rho):
     """Eigen-decomposition of diag(values) + rho z z', applied to the rows of `vectors`.
 
     The new eigenvalues are the roots r_j of the secular equation 1 + rho sum z_i^2 / (d_i - r) = 0

@@ -1,11 +1,12 @@
 """One task in its dual form: weights, loss and gradient for a representation D.
 
-For a task (X, y) of n samples in R^d::
+For a task (X, y) of n samples in R^d, with M = X D X' + n I, u = M^-1 y and v = M^-1 u, the loss
+and its gradient -(a b' + b a') are, for the two objectives::
 
-    M = X D X' + n I,   u = M^-1 y,   v = M^-1 u,   a = X'u,   b = n X'v
-    loss L(D) = n |u|^2,   gradient = -(a b' + b a')
+    error         n |u|^2    a = X'u,   b = n X'v    the training error of the ridge weights
+    regularized   y'u        a = X'u,   b = a / 2    min over w of |y - Xw|^2 / n + w' D^+ w
 
-The gradient has rank two. M is factorised once, and M^-1 is never formed.
+M is factorised once, and M^-1 is never formed.
 """
 
 import numpy as np
@@ -166,32 +167,35 @@ def ridge_weights(D, X, y):
 
 
 @kernel
-def loss_and_factors(D, X, y):
-    """The loss n |u|^2 and the factors a, b of its gradient -(a b' + b a')."""
+def loss_and_factors(D, X, y, regularized):
+    """The loss, y'u if `regularized` and else n |u|^2, and the factors a, b of its gradient."""
     R, z, residual, L = dual_form(D, X, y)
-    return dual_loss_and_factors(R, z, residual, L, y.size)
+    return dual_loss_and_factors(R, z, residual, L, y.size, regularized)
 
 
 @kernel
-def dual_loss_and_factors(R, z, residual, L, n):
+def dual_loss_and_factors(R, z, residual, L, n, regularized):
     """`loss_and_factors` of a task of n samples in its dual form."""
     u = solve(L, z)
+    a = np.dot(u, R)
+    if regularized:
+        return np.dot(z, u) + residual / n, a, 0.5 * a
     v = solve(L, u)
-    return n * np.dot(u, u) + residual / n, np.dot(u, R), np.dot(n * v, R)
+    return n * np.dot(u, u) + residual / n, a, np.dot(n * v, R)
 
 
 @kernel
-def task_loss(D, X, y):
-    """L(D) = n |M^-1 y|^2, the mean squared training error of the ridge weights."""
+def task_loss(D, X, y, regularized):
+    """The loss of a task at D: y'u if `regularized`, else n |u|^2."""
     _, z, residual, L = dual_form(D, X, y)
     u = solve(L, z)
-    return y.size * np.dot(u, u) + residual / y.size
+    return (np.dot(z, u) if regularized else y.size * np.dot(u, u)) + residual / y.size
 
 
 @kernel
-def task_gradient(D, X, y):
-    """The gradient of L at D, -(a b' + b a')."""
-    _, a, b = loss_and_factors(D, X, y)
+def task_gradient(D, X, y, regularized):
+    """The gradient of the loss at D, -(a b' + b a')."""
+    _, a, b = loss_and_factors(D, X, y, regularized)
     gradient = np.zeros(D.shape)
     add_rank_two(gradient, a, b, -1.0)
     return gradient

@@ -26,7 +26,7 @@ from fastltl._validation import check_path, read_errors
 from fastltl.tasks import TaskSet
 
 #: Format of checkpoints. Every format stays readable: tests keep samples of each.
-FORMAT = 2
+FORMAT = 3
 
 HEADER = "header.json"
 
@@ -223,7 +223,7 @@ def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
                     with archive.open(name) as member:
                         array = np.lib.format.read_array(member, allow_pickle=False)
                     arrays[name.removesuffix(".npy")] = array
-    if header.get("format") not in (1, FORMAT):
+    if header.get("format") not in (1, 2, FORMAT):
         raise ValueError(
             f"{path} has format {header.get('format')} and was written by fastltl "
             f"{header.get('fastltl')}: fastltl {fastltl.__version__} is too old to read it."
@@ -346,7 +346,11 @@ def restored(checkpoint: Checkpoint, path: str | PathLike[str]) -> Any:
     with read_errors(path, checkpoint.learner):
         if checkpoint.learner not in LEARNERS:
             raise ValueError(f"unknown learner {checkpoint.learner!r}")
-        learner = getattr(fastltl, checkpoint.learner)(**checkpoint.parameters)
+        owner, parameters = getattr(fastltl, checkpoint.learner), checkpoint.parameters
+        if "objective" in owner._get_param_names():
+            # Formats 1 and 2 knew the error objective only.
+            parameters = {"objective": "error", **parameters}
+        learner = owner(**parameters)
         if checkpoint.state is not None:
             learner._restore(checkpoint.state)
         return learner
