@@ -34,7 +34,7 @@ def test_version(capsys):
         (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
         (["demo", "--jobs", "0"], "--jobs: must be a whole number from 1 up, got '0'"),
         (["compare", "x.csv", "--task", "t"], "the following arguments are required: --target"),
-        (["reproduce", "figure"], "schools|all|prior: invalid choice: 'figure'"),
+        (["reproduce", "figure"], "bounds|all|prior: invalid choice: 'figure'"),
         (["reproduce", "grid", "--trials", "-3"], "--trials: "),
     ],
 )

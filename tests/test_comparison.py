@@ -10,7 +10,8 @@ from sklearn.metrics import explained_variance_score, mean_squared_error
 import fastltl as ltl
 from fastltl.experiments import compare
 from fastltl.experiments.trials import (
-    PAPER_STEP,
+    ALGORITHM_1,
+    PAPER_EXPERIMENTS,
     Trial,
     fit_batch,
     fit_itl,
@@ -117,15 +118,29 @@ def test_fits_match_the_learners():
     path = ltl.OnlineLTLPath(validation=trial.validation).fit(trial.training)
     assert online[-1].lam == path.best_lam_
     assert np.array_equal(online[-1].D, path.D_)
-    paper = next(fit_online(trial, [12], **PAPER_STEP))
-    learner = ltl.OnlineLTL(paper.lam, geometry="euclidean", step="theory").fit(trial.training)
+    paper = next(fit_online(trial, [12], [ALGORITHM_1]))
+    settings = {"objective": "error", "geometry": "euclidean", "step": "theory"}
+    learner = ltl.OnlineLTL(paper.lam, **settings).fit(trial.training)
     assert np.array_equal(paper.D, learner.D_)
+    # Validation tasks choose c and lam.
+    tuned = next(fit_online(trial, [12], PAPER_EXPERIMENTS))
+    errors = {}
+    for chosen in PAPER_EXPERIMENTS:
+        path = ltl.OnlineLTLPath(validation=trial.validation, **chosen).fit(trial.training)
+        errors[chosen["step"]] = path.scores_.min()
+    step = min(errors, key=errors.get)
+    settings |= {"step": step, "averaging": "last"}
+    learner = ltl.OnlineLTL(tuned.lam, **settings).fit(trial.training)
+    assert np.array_equal(tuned.D, learner.D_)
     alone = fit_itl(trial, trial.validation)
     assert np.array_equal(alone.D, np.eye(5) / alone.lam)
-    batch = fit_batch(trial, 4)
-    expected = ltl.BatchLTL(batch.lam, tol=1e-6).fit(trial.training[:4]).D_
-    score, exact = (trial.score(D).mean() for D in (batch.D, expected))
-    assert score == pytest.approx(exact, rel=0.05)
+    for objective in ("regularized", "error"):
+        for batch in fit_batch(trial, [4, 12], objective):
+            learner = ltl.BatchLTL(batch.lam, objective=objective)
+            expected = learner.fit(trial.training[: batch.n_tasks]).D_
+            score, exact = (trial.score(D).mean() for D in (batch.D, expected))
+            assert score == pytest.approx(exact, rel=0.05)
+        assert batch.n_tasks == 12
     multitask = fit_mtl(trial)
     assert multitask.lam in LAMS
     assert np.trace(multitask.D) <= 1 / multitask.lam * (1 + 1e-9)

@@ -100,11 +100,12 @@ def test_grid_cell_matches_public_functions():
     test = test.split_samples(0.5, random)
     for k, (n_tasks, n_validation) in enumerate([(4, 1), (12, 3)]):
         halves = tuple(half[:n_validation] for half in validation)
-        for method, geometry, step in (
-            (paper.DEFAULT, "entropic", "adaptive"),
-            (paper.PAPER, "euclidean", "theory"),
+        for method, objective, geometry, step in (
+            (paper.DEFAULT, "regularized", "entropic", "adaptive"),
+            (paper.PAPER, "error", "euclidean", "theory"),
         ):
-            path = ltl.OnlineLTLPath(LAMS, halves, geometry=geometry, step=step)
+            settings = {"objective": objective, "geometry": geometry, "step": step}
+            path = ltl.OnlineLTLPath(LAMS, halves, **settings)
             path.fit(training[:n_tasks])
             best = path.representations_[np.argmin(path.scores_)]
             expected = ltl.evaluate(best, *test).mean()
@@ -113,9 +114,10 @@ def test_grid_cell_matches_public_functions():
 
 @pytest.mark.slow
 def test_timing_cell_and_warm_started_reference(small):
-    seconds = paper._timing_cell(SMALL["timing"][0])
-    assert len(seconds) == 6
-    assert all(value > 0 for value in seconds.values())
+    row = paper._timing_cell(SMALL["timing"][0])
+    assert len(row["seconds"]) == 8
+    assert len(row["iterations"]) == 4
+    assert all(value > 0 for values in row.values() for value in values.values())
     tasks = ltl.datasets.make_environment(8, random_state=0).tasks(6, 5)
     D = None
     for t in range(1, 7):
@@ -143,7 +145,8 @@ def test_online_ltl_beats_itl_on_the_schools(tmp_path):
     assert last[paper.DEFAULT]["trials"] == 20
     assert last[paper.DEFAULT]["n_tasks"] == 35
     assert last[paper.DEFAULT]["gain"]["mean"] >= 4
-    assert {paper.BATCH, paper.MULTITASK, paper.ALONE} <= set(last)
+    assert last[paper.DEFAULT]["mean"] >= last[paper.BATCH]["mean"] - 1.5
+    assert {*paper.BATCHES, *paper.ONLINE, paper.MULTITASK, paper.ALONE} == set(last)
 
 
 def test_schools_needs_the_path_of_its_file(tmp_path):
@@ -175,5 +178,5 @@ def test_interrupted_run_resumes(tmp_path):
     whole = json.loads(path.read_text())
     assert whole["cells"][: len(partial["cells"])] == partial["cells"]
     assert len(whole["cells"]) == 10
-    assert len(whole["summary"]) == 100
+    assert len(whole["summary"]) == 150
     assert [file for file in tmp_path.iterdir() if file.name.startswith(".")] == []

@@ -38,19 +38,23 @@ def fake_results(name):
     cells = experiment.cells(0, 2, name != "grid")
     rows = []
     for cell in cells:
-        better = 1.0 - 0.01 * cell["trial"]
+        better = 1.0 - 0.01 * cell.get("trial", 0)
         if name == "grid":
             methods = dict.fromkeys((paper.ALONE, *paper.ONLINE))
             values = {m: [better] * len(cell["n_tasks"]) for m in methods}
             values[paper.DEFAULT] = [better - 0.02 * k for k in range(15)]
         elif name == "timing":
-            methods = (paper.BATCH, *paper.ONLINE)
-            values = {f"{m}{kind}": better for m in methods for kind in ("", ", plain NumPy")}
+            methods = (*paper.BATCHES, *paper.ONLINE)
+            seconds = {f"{m}{kind}": better for m in methods for kind in ("", ", plain NumPy")}
+            starts = [f"{m}, {start} start" for m in paper.BATCHES for start in ("cold", "warm")]
+            values = {"seconds": seconds, "iterations": dict.fromkeys(starts, 7 * better)}
+        elif name == "bounds":
+            values = experiment.compute(cell)
         else:
             values = dict.fromkeys((paper.ALONE, paper.MULTITASK), better)
             values |= {paper.SUBSPACE: better / 2} if name == "stream" else {}
             values |= {m: [better] * 35 for m in paper.ONLINE}
-            values[paper.BATCH] = [better] * len(cell["batch_after"])
+            values |= {m: [better] * len(cell["batch_after"]) for m in paper.BATCHES}
         rows.append(cell | values)
     manifest = {"experiment": name, "parameters": {"trials": 2, "quick": True, "seed": 0}}
     summary = experiment.summarise(rows)
@@ -186,7 +190,7 @@ def test_browser_shows_the_page(browser, which, width, scheme, request):
     assert path.as_uri() in requested
     assert {url.split(":")[0] for url in requested} <= {"file", "data"}
     pictures = browser.find_elements("css selector", "figure svg")
-    assert len(pictures) == (3 if which == "comparison_page" else 7)
+    assert len(pictures) == (3 if which == "comparison_page" else 10)
     for picture in pictures:
         assert picture.size["width"] > 250
         assert picture.size["height"] > 100

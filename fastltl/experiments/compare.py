@@ -118,7 +118,7 @@ def _score_fold(cell: Cell, tasks: TaskSet, seed: int, scale: bool) -> Row:
     fits = {
         ALONE: trials.fit_itl(trial, halves_of_others),
         ONLINE: curve[-1],
-        BATCH: trials.fit_batch(trial, n_training),
+        BATCH: next(trials.fit_batch(trial, [n_training])),
         MULTITASK: trials.fit_mtl(trial),
     }
     methods: dict[str, Row] = {

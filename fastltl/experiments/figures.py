@@ -25,9 +25,11 @@ COLOURS = {
     paper.ALONE: "#7f7f7f",
     paper.MULTITASK: "#a05bd6",
     paper.BATCH: "#2a9d5c",
+    paper.PAPER_BATCH: "#8fbf3f",
     paper.SUBSPACE: "#c4457a",
     paper.DEFAULT: "#1f77d0",
     paper.PAPER: "#d9730d",
+    paper.PAPER_TUNED: "#b59a2b",
     compare.POOLED: "#c4457a",
     compare.ONLINE: "#1f77d0",
     compare.MULTITASK: "#a05bd6",
@@ -86,6 +88,7 @@ def draw(results: Results) -> list[Picture]:
         "stream": _stream,
         "schools": _schools,
         "timing": lambda _: [],  # the paper's Table 1 is a table
+        "bounds": lambda results: [_bounds(results["summary"])],
         "prior": lambda results: [_ratios(results["summary"])],
     }
     with matplotlib.rc_context(STYLE):
@@ -187,7 +190,7 @@ def _spectrum(results: Results) -> Picture:
 def _grid(results: Results) -> list[Picture]:
     """Draw a map of the gains for each noise and step."""
     pictures = []
-    steps = {paper.DEFAULT: "default", paper.PAPER: "paper"}
+    steps = {paper.DEFAULT: "default", paper.PAPER: "paper", paper.PAPER_TUNED: "tuned"}
     for (noise, level), (method, step) in product(NOISE_LEVELS.items(), steps.items()):
         rows = select(results["summary"], noise=noise, method=method)
         caption = (
@@ -272,6 +275,44 @@ def _curves(name: str, rows: Sequence[Row], title: str, y: str, caption: str, fo
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     listed = ", ".join(f"{method} {mean}" for method, mean in final.items())
     return Picture(name, figure, f"{caption} {listed}.")
+
+
+def _bounds(summary: Sequence[Row]) -> Picture:
+    """Draw the bounds against T at a fixed n, and against n at a fixed T."""
+    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    styles = {
+        paper.ONLINE_BOUND: (COLOURS[paper.DEFAULT], "-"),
+        paper.BATCH_BOUND: (COLOURS[paper.BATCH], "-"),
+        paper.WITHIN_TASKS: (COLOURS[paper.ALONE], "--"),
+    }
+    size = paper.BOUNDS_SIZE
+    for axes, varied, fixed, label in zip(
+        panels,
+        ("n_tasks", "n_samples"),
+        ("n_samples", "n_tasks"),
+        ("tasks T, with $n = 10^6$ samples each", "samples n of each of $T = 10^6$ tasks"),
+        strict=True,
+    ):
+        rows = [row for row in summary if row[fixed] == size]
+        for name, (colour, line) in styles.items():
+            found = sorted(select(rows, method=name), key=lambda row: int(row[varied]))
+            numbers = [row[varied] for row in found]
+            means = [row["mean"] for row in found]
+            axes.plot(numbers, means, line, color=colour, label=name)
+        axes.axhline(1, color=INK, linewidth=1)
+        axes.set(xlabel=label, xscale="log", yscale="log")
+        axes.grid(axis="y")
+    panels[0].set(title="Bounds on the excess risk", ylabel=f"bound, lam = {paper.BOUNDS_LAM:g}")
+    _annotate(panels[0], "losses are at most 1", 1e8, 1.0, 4, horizontalalignment="right")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
+    caption = (
+        "Bounds on the excess risk of online and batch LTL, by the number of tasks and of samples "
+        f"per task, for lam = {paper.BOUNDS_LAM:g}, inputs on the unit sphere and confidence 95 %. "
+        "A bound above 1 says nothing. The third line is the part that does not depend on T."
+    )
+    return Picture("bounds", figure, caption)
 
 
 def _ratios(summary: Sequence[Row]) -> Picture:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from fastltl import functional, reference
+from fastltl import bounds, functional, reference
 from fastltl._threads import one_blas_thread
 from fastltl._validation import Array
 from fastltl.batch import BatchLTL
@@ -27,7 +27,16 @@ from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_schools, make_environment
 from fastltl.experiments.compare import compare, compile_comparison
 from fastltl.experiments.results import Cell, Results, Row, new_results, run_cells, write_results
-from fastltl.experiments.trials import PAPER_STEP, Trial, fit_batch, fit_itl, fit_mtl, fit_online
+from fastltl.experiments.trials import (
+    ALGORITHM_1,
+    PAPER_EXPERIMENTS,
+    Settings,
+    Trial,
+    fit_batch,
+    fit_itl,
+    fit_mtl,
+    fit_online,
+)
 from fastltl.metrics import evaluate, relative_improvement
 from fastltl.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
@@ -36,9 +45,24 @@ from fastltl.selection import LAMS
 from fastltl.tasks import TaskSet
 
 #: Names of the methods in results files and figures.
-ALONE, MULTITASK, BATCH, SUBSPACE = "ITL", "MTL", "batch LTL", "true subspace"
-DEFAULT, PAPER = "online LTL (default)", "online LTL (paper's step)"
-ONLINE: dict[str, dict[str, Any]] = {DEFAULT: {}, PAPER: PAPER_STEP}
+ALONE, MULTITASK, SUBSPACE = "ITL", "MTL", "true subspace"
+BATCH, PAPER_BATCH = "batch LTL", "batch LTL (paper's objective)"
+DEFAULT, PAPER = "online LTL (default)", "online LTL (paper's Algorithm 1)"
+PAPER_TUNED = "online LTL (paper's experiments)"
+
+#: The objective of each batch method, and the settings among which validation tasks choose for
+#: each online method.
+BATCHES = {BATCH: "regularized", PAPER_BATCH: "error"}
+ONLINE: dict[str, list[Settings]] = {
+    DEFAULT: [{}],
+    PAPER: [ALGORITHM_1],
+    PAPER_TUNED: PAPER_EXPERIMENTS,
+}
+
+#: Names of the bounds on the excess risk, and of the term that they share.
+ONLINE_BOUND, BATCH_BOUND, WITHIN_TASKS = "online LTL", "batch LTL", "both, without the T terms"
+#: The lam that the bounds are for, and the number of tasks or samples that is fixed.
+BOUNDS_LAM, BOUNDS_SIZE = 1.0, 10**6
 
 #: Standard deviations of the noise: the paper's, and a lower one with more to gain.
 NOISES = (0.2, 0.05)
@@ -64,7 +88,7 @@ def compile_kernels() -> None:
     """Run every kernel once, so that none is compiled later."""
     tasks = TaskSet([(np.ones((2, 3)), np.ones(2)), (np.eye(3), np.ones(3))])
     X, y = np.ones((2, 3)), np.ones(2)
-    for settings in ONLINE.values():
+    for settings, *_ in ONLINE.values():
         path = OnlineLTLPath([1.0, 2.0], (tasks, tasks), score_every=1, **settings)
         D = path.fit(tasks).representations_[0]
         OnlineLTL(fit_intercept=True, **settings).fit(tasks).transform(X)
@@ -111,11 +135,11 @@ def reproduce(
     """Run an experiment and keep its results in out/name.json; a later call continues from there.
 
     "grid", "stream", "timing" and "schools" are Figure 1, Figure 2, Table 1 and Figure 3 of the
-    paper, with 10, 10, 3 and 20 trials by default. The seed determines all numbers but the
-    seconds. A quick run is smaller and takes a few minutes. `schools` is the path of
-    schoolData.mat, needed by "schools". Cells are shared by n_jobs processes or, if `dask` is the
-    address of a scheduler, by its workers; those of "timing" are computed one at a time here. The
-    results have ``manifest``, ``cells`` and ``summary``.
+    paper, with 10, 10, 3 and 20 trials by default; "bounds" evaluates the bounds that its Section
+    5.2 compares. The seed determines all numbers but the seconds. A quick run is smaller and takes
+    a few minutes. `schools` is the path of schoolData.mat, needed by "schools". Cells are shared by
+    n_jobs processes or, if `dask` is the address of a scheduler, by its workers; those of "timing"
+    are computed one at a time here. The results have ``manifest``, ``cells`` and ``summary``.
     """
     experiment = EXPERIMENTS[name]
     if name == "schools":
@@ -202,8 +226,8 @@ def _grid_cell(cell: Cell) -> dict[str, list[float]]:
     """Return test errors after each number of tasks, with a quarter as many validation tasks."""
     trial, _ = _synthetic_trial(cell, max(cell["n_tasks"]), validation_share=0.25)
     fits = {ALONE: [fit_itl(trial, trial.validation_for(t)) for t in cell["n_tasks"]]}
-    for method, settings in ONLINE.items():
-        fits[method] = list(fit_online(trial, cell["n_tasks"], **settings))
+    for method, choices in ONLINE.items():
+        fits[method] = list(fit_online(trial, cell["n_tasks"], choices))
     return {method: [_mean_score(trial, fit.D) for fit in found] for method, found in fits.items()}
 
 
@@ -260,14 +284,12 @@ def _schools_cell(cell: Cell, tasks: TaskSet) -> Row:
 def _curves(trial: Trial, batch_after: Sequence[int]) -> Row:
     """Return the mean test score of each method: a number, or one per number of training tasks."""
     after_each = range(1, len(trial.training) + 1)
+    fits = {name: fit_batch(trial, batch_after, objective) for name, objective in BATCHES.items()}
+    fits |= {name: fit_online(trial, after_each, choices) for name, choices in ONLINE.items()}
     return {
         ALONE: _mean_score(trial, fit_itl(trial, trial.validation).D),
         MULTITASK: _mean_score(trial, fit_mtl(trial).D),
-        BATCH: [_mean_score(trial, fit_batch(trial, t).D) for t in batch_after],
-        **{
-            method: [_mean_score(trial, fit.D) for fit in fit_online(trial, after_each, **settings)]
-            for method, settings in ONLINE.items()
-        },
+        **{name: [_mean_score(trial, fit.D) for fit in found] for name, found in fits.items()},
     }
 
 
@@ -281,7 +303,7 @@ def _summarise_curves(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         setting = {"noise": row["noise"]} if "noise" in row else {}
         after: Row = {method: [None] for method in (ALONE, MULTITASK, SUBSPACE) if method in row}
-        after[BATCH] = row["batch_after"]
+        after |= dict.fromkeys(BATCHES, row["batch_after"])
         after |= {method: range(1, len(row[method]) + 1) for method in ONLINE}
         for method, numbers in after.items():
             for t, score in zip(numbers, np.atleast_1d(row[method]), strict=True):
@@ -311,56 +333,101 @@ def _timing_cell(cell: Cell) -> Row:
     tasks = environment.tasks(cell["n_tasks"], cell["n_samples"])
     compile_kernels()
     with one_blas_thread:
-        return {
+        seconds = {
             # A single short run is too noisy.
             method: median(repeat(run, number=1, repeat=1 if method.startswith(BATCH) else 9))
             for method, run in _timed_runs(tasks).items()
         }
+    iterations = {
+        f"{method}, {'warm' if warm else 'cold'} start": _fit_after_each(tasks, objective, warm)
+        for (method, objective), warm in product(BATCHES.items(), (False, True))
+    }
+    return {"seconds": seconds, "iterations": iterations}
 
 
-def _timed_runs(tasks: TaskSet) -> dict[str, Callable[[], None]]:
-    """Return the functions to time: each updates a learner after every task.
+def _fit_after_each(tasks: TaskSet, objective: str, warm_start: bool) -> float:
+    """Fit batch LTL again after every task; return the mean number of iterations of a fit.
 
-    Batch learners are fitted again to all tasks so far, starting from their last solution.
+    A warm start is from the solution for the tasks before.
     """
+    learner = BatchLTL(
+        TIMED_LAM, objective=objective, tol=TIMED_TOL, warm_start=warm_start, n_threads=1
+    )
+    sizes = range(1, len(tasks) + 1)
+    return float(np.mean([learner.fit(tasks[:t]).n_iter_ for t in sizes]))
 
-    def online(**settings: Any) -> None:
+
+def _timed_runs(tasks: TaskSet) -> dict[str, Callable[[], Any]]:
+    """Return the functions to time: each updates a learner after every task."""
+
+    def online(settings: Settings) -> None:
         learner = OnlineLTL(TIMED_LAM, **settings)
         for X, y in tasks:
             learner.partial_fit(X, y)
 
-    def batch() -> None:
-        learner = BatchLTL(TIMED_LAM, tol=TIMED_TOL, warm_start=True, n_threads=1)
-        for t in range(1, len(tasks) + 1):
-            learner.fit(tasks[:t])
-
-    def plain_online(**settings: Any) -> None:
+    def plain_online(settings: Settings) -> None:
         for _ in reference.online_iterates(tasks, TIMED_LAM, **settings):
             pass
 
-    def plain_batch() -> None:
+    def plain_batch(objective: str) -> None:
         D = None
         for t in range(1, len(tasks) + 1):
-            D = reference.batch_solution(tasks[:t], TIMED_LAM, tol=TIMED_TOL, start=D)
+            D = reference.batch_solution(tasks[:t], TIMED_LAM, objective, tol=TIMED_TOL, start=D)
 
-    runs: dict[str, Callable[[], None]] = {BATCH: batch, f"{BATCH}, plain NumPy": plain_batch}
-    for method, settings in ONLINE.items():
-        runs[method] = partial(online, **settings)
-        runs[f"{method}, plain NumPy"] = partial(plain_online, **settings)
+    runs: dict[str, Callable[[], Any]] = {}
+    for method, objective in BATCHES.items():
+        runs[method] = partial(_fit_after_each, tasks, objective, True)
+        runs[f"{method}, plain NumPy"] = partial(plain_batch, objective)
+    for method in (DEFAULT, PAPER):
+        (settings,) = ONLINE[method]
+        runs[method] = partial(online, settings)
+        runs[f"{method}, plain NumPy"] = partial(plain_online, settings)
     return runs
 
 
 def _summarise_timing(rows: Sequence[Row]) -> list[Row]:
-    methods = [name for name in rows[0] if name.startswith((BATCH, *ONLINE))]
+    sizes = ("n_tasks", "n_samples")
     measured = _summarise(
-        ({"n_tasks": row["n_tasks"], "n_samples": row["n_samples"], "method": name}, row[name])
+        ({key: row[key] for key in sizes} | {"method": name, "measure": measure}, value)
         for row in rows
-        for name in methods
+        for measure in ("seconds", "iterations")
+        for name, value in row[measure].items()
     )
+    names = "batch LTL, in the paper", "online LTL, in the paper"
     return measured + [
-        {"n_tasks": t, "n_samples": n, "method": f"{name}, the paper", "mean": seconds}
+        {"n_tasks": t, "n_samples": n, "method": name, "measure": "seconds", "mean": seconds}
         for t, n in dict.fromkeys((row["n_tasks"], row["n_samples"]) for row in rows)
-        for name, seconds in zip((BATCH, "online LTL"), PAPER_SECONDS[t, n], strict=True)
+        for name, seconds in zip(names, PAPER_SECONDS[t, n], strict=True)
+    ]
+
+
+# Section 5.2: the bounds on the excess risk
+
+
+def _bounds_cells(seed: int, trials: int, quick: bool) -> list[Cell]:
+    """Return the numbers of tasks and of samples that the bounds are for: one fixed, one varied.
+
+    Inputs are uniform on the unit sphere, so that the norm of their covariance is 1 / d.
+    """
+    fixed = {"lam": BOUNDS_LAM, "delta": 0.05, "input_norm": 1 / N_FEATURES}
+    varied = [10 ** (k / 2) for k in range(2, 17)]
+    sizes = [(round(T), BOUNDS_SIZE) for T in varied] + [(BOUNDS_SIZE, round(n)) for n in varied]
+    return [{"T": T, "n": n, **fixed} for T, n in sizes]
+
+
+def _bounds_cell(cell: Cell) -> Row:
+    return {
+        ONLINE_BOUND: bounds.online_excess_risk(**cell),
+        BATCH_BOUND: bounds.batch_excess_risk(**cell),
+        WITHIN_TASKS: 2 * bounds.uniform_generalization(cell["lam"], cell["n"], cell["input_norm"]),
+    }
+
+
+def _summarise_bounds(rows: Sequence[Row]) -> list[Row]:
+    return [
+        {"n_tasks": row["T"], "n_samples": row["n"], "method": name, "mean": row[name]}
+        for row in rows
+        for name in (ONLINE_BOUND, BATCH_BOUND, WITHIN_TASKS)
     ]
 
 
@@ -369,4 +436,5 @@ EXPERIMENTS = {
     "stream": Experiment(_stream_cells, _stream_cell, _summarise_curves, 10, 3),
     "timing": Experiment(_timing_cells, _timing_cell, _summarise_timing, 3, 1),
     "schools": Experiment(_schools_cells, _schools_cell, _summarise_curves, 20, 20),
+    "bounds": Experiment(_bounds_cells, _bounds_cell, _summarise_bounds, 1, 1),
 }

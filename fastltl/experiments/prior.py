@@ -296,7 +296,7 @@ def _score_representations(split: Split) -> dict[str, Array]:
     n_learned, fit_intercept = len(trial.training), trial.fit_intercept
     lam = next(trials.fit_online(trial, [n_learned])).lam
     online = OnlineLTL(lam, fit_intercept=fit_intercept).fit(training)
-    lam = trials.fit_batch(trial, n_learned).lam
+    lam = next(trials.fit_batch(trial, [n_learned])).lam
     batch = BatchLTL(lam, tol=trials.TOL, fit_intercept=fit_intercept).fit(training)
     lams = np.array([trials.select_pooled_lam(trial)])
     whole = replace(trial, training=training)

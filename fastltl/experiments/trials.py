@@ -6,7 +6,7 @@ Each method selects lam among 30 candidates by its score on validation tasks.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,15 +14,30 @@ import numpy as np
 
 from fastltl._validation import Array, check_threads
 from fastltl.base import RepresentationLearner
-from fastltl.batch import MTL, BatchLTL
+from fastltl.batch import MTL, BatchLTL, fit_path
 from fastltl.metrics import HeldOut, evaluate
 from fastltl.path import OnlineLTLPath
 from fastltl.ridge import ITL
-from fastltl.selection import LAMS, Halves, best_candidate, select_lam, warn_of_edge
+from fastltl.selection import (
+    LAMS,
+    Halves,
+    best_candidate,
+    select_lam,
+    warn_of_edge,
+    warn_of_short_fits,
+)
 from fastltl.tasks import TaskSet
 
+Settings = dict[str, Any]
+
 #: Settings of `OnlineLTL` that give the paper's Algorithm 1.
-PAPER_STEP = {"geometry": "euclidean", "step": "theory"}
+ALGORITHM_1: Settings = {"objective": "error", "geometry": "euclidean", "step": "theory"}
+
+#: Settings as in the paper's experiments: steps c / sqrt(t) with a c to choose, and the last
+#: iterate instead of the mean.
+PAPER_EXPERIMENTS: list[Settings] = [
+    ALGORITHM_1 | {"step": 10.0**power, "averaging": "last"} for power in range(-2, 13, 2)
+]
 
 #: Relative gap at which batch learners stop; a smaller one hardly changes test errors.
 TOL = 1e-3
@@ -61,7 +76,7 @@ class Trial:
         return train[:n_used], test[:n_used]
 
     def select(self, representations: Array, n_tasks: int) -> int:
-        """Return the index of the best representation, given one for each of LAMS."""
+        """Return the index of the best representation, given one or more for each of LAMS."""
         halves = self.validation_for(n_tasks)
         held_out = HeldOut(*halves, self.metric, self.fit_intercept, check_threads(None))
         return _best_index(held_out.score(representations), self.metric)
@@ -72,9 +87,13 @@ class Trial:
 
 
 def _best_index(scores: Array, metric: str) -> int:
-    """Return the index in LAMS of the best mean score; warn if it is the first or last."""
-    best = best_candidate(scores.mean(axis=1), LAMS, metric)
-    warn_of_edge(LAMS[best], LAMS, stacklevel=2)
+    """Return the index of the best mean score; warn if its lam is the first or last.
+
+    The scores are those of LAMS, one or more times over.
+    """
+    lams = np.tile(LAMS, len(scores) // len(LAMS))
+    best = best_candidate(scores.mean(axis=1), lams, metric)
+    warn_of_edge(lams[best], LAMS, stacklevel=2)
     return best
 
 
@@ -83,14 +102,32 @@ def fit_itl(trial: Trial, validation: Halves) -> Fit:
     return _fit(ITL(fit_intercept=trial.fit_intercept), trial, trial.training, validation)
 
 
-def fit_batch(trial: Trial, n_tasks: int) -> Fit:
-    """Fit batch LTL on the first n_tasks training tasks."""
-    learner = BatchLTL(tol=TOL, fit_intercept=trial.fit_intercept)
-    return _fit(learner, trial, trial.training[:n_tasks], trial.validation_for(n_tasks))
+def fit_batch(
+    trial: Trial, n_tasks: Collection[int], objective: str = "regularized"
+) -> Iterator[Fit]:
+    """Fit batch LTL on the first training tasks; yield a fit for each number in n_tasks.
+
+    With each lam a fit starts from the one on fewer tasks; the first ones go from the largest lam
+    to the smallest. Seconds add up over the fits.
+    """
+    learner = BatchLTL(objective=objective, tol=TOL, fit_intercept=trial.fit_intercept)
+    candidates, seconds = None, 0.0
+    for t in sorted(n_tasks):
+        start = time.perf_counter()
+        candidates = fit_path(
+            learner, trial.training[:t], LAMS.tolist(), check_threads(None), candidates
+        )
+        best = trial.select(np.stack([candidate.D_ for candidate in candidates]), t)
+        warn_of_short_fits(candidates, candidates[best])
+        seconds += time.perf_counter() - start
+        yield Fit(candidates[best].D_, t, float(LAMS[best]), seconds)
 
 
 def fit_mtl(trial: Trial) -> Fit:
-    """Fit MTL on the training halves of the test tasks themselves."""
+    """Fit MTL on the training halves of the test tasks themselves.
+
+    Its lam is the one whose representation is best for the validation tasks.
+    """
     learner = MTL(tol=TOL, fit_intercept=trial.fit_intercept)
     return _fit(learner, trial, trial.test[0], trial.validation)
 
@@ -102,20 +139,27 @@ def _fit(learner: RepresentationLearner, trial: Trial, tasks: TaskSet, validatio
     return Fit(selection.learner.D_, len(tasks), selection.best_lam, seconds)
 
 
-def fit_online(trial: Trial, n_tasks: Collection[int], **settings: Any) -> Iterator[Fit]:
-    """Run online LTL once over the training tasks; yield a fit after each number in n_tasks."""
-    path = OnlineLTLPath(fit_intercept=trial.fit_intercept, **settings)
+def fit_online(
+    trial: Trial, n_tasks: Collection[int], choices: Sequence[Settings] = ({},)
+) -> Iterator[Fit]:
+    """Run online LTL once over the training tasks; yield a fit after each number in n_tasks.
+
+    The validation tasks select lam and one of the `choices` of other settings.
+    """
+    paths = [OnlineLTLPath(fit_intercept=trial.fit_intercept, **settings) for settings in choices]
     seconds = 0.0
     for t, (X, y) in enumerate(trial.training[: max(n_tasks)], start=1):
         start = time.perf_counter()
-        path.partial_fit(X, y)
+        for path in paths:
+            path.partial_fit(X, y)
         seconds += time.perf_counter() - start
         if t in n_tasks:
             start = time.perf_counter()
-            representations = path.representations_
+            representations = np.concatenate([path.representations_ for path in paths])
             best = trial.select(representations, t)
             D = representations[best].copy()  # a view would keep all candidates in memory
-            yield Fit(D, t, float(LAMS[best]), seconds + time.perf_counter() - start)
+            lam = float(LAMS[best % len(LAMS)])
+            yield Fit(D, t, lam, seconds + time.perf_counter() - start)
 
 
 def select_pooled_lam(trial: Trial) -> float:
