@@ -9,9 +9,10 @@ from benchmarks.timing import _Comparison
 
 LAM = 1e-2
 RULES = {
-    "euclidean theory": {"geometry": "euclidean", "step": "theory"},
+    "euclidean theory": {"objective": "error", "geometry": "euclidean", "step": "theory"},
     "euclidean adaptive": {"geometry": "euclidean", "step": "adaptive"},
     "entropic": {"geometry": "entropic"},
+    "entropic error": {"objective": "error", "geometry": "entropic"},
 }
 SIZES = [(50, 20), (50, 50), (200, 50), (500, 50)]
 
