@@ -34,11 +34,15 @@ class Kernels(_Comparison):
 
     def runs(self, data, name, size):
         D, X, y = data[size]
-        arguments = D, X, y
         if name == "project":
-            arguments = D - RADIUS / len(D) * np.eye(len(D)), RADIUS / 4
-        kernels = spectral if name == "project" else task
-        return (partial(getattr(module, name), *arguments) for module in (kernels, reference))
+            Q = D - RADIUS / len(D) * np.eye(len(D))
+            return (partial(module.project, Q, RADIUS / 4) for module in (spectral, reference))
+        if name == "task_gradient":  # of the paper's objective
+            return (
+                partial(task.task_gradient, D, X, y, False),
+                partial(reference.task_gradient, D, X, y),
+            )
+        return (partial(module.ridge_weights, D, X, y) for module in (task, reference))
 
 
 class RankTwoUpdate(_Comparison):

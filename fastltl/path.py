@@ -82,7 +82,7 @@ class OnlineLTLPath(OnlineLearner):
     >>> validation = environment.tasks(20, n_samples=16).split_samples(0.5, random_state=0)
     >>> path = ltl.OnlineLTLPath(validation=validation).fit(environment.tasks(100, n_samples=8))
     >>> path.scores_.shape, f"{path.best_lam_:.1e}"
-    ((30,), '2.6e-03')
+    ((30,), '1.3e-03')
     """
 
     _SETTINGS = (

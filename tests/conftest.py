@@ -1,4 +1,5 @@
 import os
+import signal
 
 import hypothesis
 import numpy as np  # noqa: F401  (loads the BLAS that threadpool_limits controls)
@@ -8,6 +9,10 @@ from threadpoolctl import threadpool_limits
 # The first call compiles, which exceeds any deadline. CI runs the same examples each time.
 hypothesis.settings.register_profile("fastltl", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("fastltl")
+
+# A shell starts background jobs with SIGINT ignored, which tests of Ctrl-C and the processes that
+# they start would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 JIT_IS_OFF = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
