@@ -30,7 +30,7 @@ from fastltl.distributed.shards import TIMEOUT, Cluster
 from fastltl.io.checkpoints import write_whole
 
 #: Format of results files; a file of another format is refused.
-FORMAT = 1
+FORMAT = 2
 #: Seconds to wait for a Dask scheduler to answer.
 CONNECT = 10
 #: Packages whose versions may change the numbers.
