@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 from sklearn.linear_model import Ridge
@@ -11,7 +12,6 @@ from benchmarks.timing import _Comparison
 from fastltl import reference
 
 LAMS = np.logspace(-6, 3, 30)
-LEARNERS = {"BatchLTL": (ltl.BatchLTL, 150, 50), "MTL": (ltl.MTL, 100, 25)}
 PATHS = {
     "default": {"geometry": "entropic"},
     "paper": {"objective": "error", "geometry": "euclidean", "step": "theory"},
@@ -27,12 +27,12 @@ def draw_validation(n_tasks, n):
     return draw_tasks(n_tasks, 2 * n, seed=1).split_samples(0.5, random_state=0)
 
 
-def batch_fit(name, lam, tasks):
-    return LEARNERS[name][0](lam, tol=TOL, n_threads=2).fit(tasks).D_
+def batch_fit(learner, lam, tasks):
+    return learner(lam, tol=TOL, n_threads=2).fit(tasks).D_
 
 
-def numpy_batch_fit(lam, tasks):
-    return reference.batch_solution(tasks, lam, tol=TOL)
+def numpy_batch_fit(objective, lam, tasks):
+    return reference.batch_solution(tasks, lam, objective, tol=TOL)
 
 
 def path_fit(rule, tasks, validation):
@@ -79,21 +79,28 @@ def ridge_loop(tasks):
 class _Batch(_Comparison):
     """Time fits to a relative gap of at most 1e-4 with two threads; d = 50."""
 
-    name: str
+    learner: Any
+    objective = "regularized"
+    n_tasks: int
+    n_samples: int
     tolerance = 1.01 * TOL
     params = ([1e-4, 1e-2],)
     param_names = ("lam",)
 
     def setup_cache(self):
-        return draw_tasks(*LEARNERS[self.name][1:])
+        return draw_tasks(self.n_tasks, self.n_samples)
 
     def runs(self, tasks, lam):
-        return partial(batch_fit, self.name, lam, tasks), partial(numpy_batch_fit, lam, tasks)
+        return (
+            partial(batch_fit, self.learner, lam, tasks),
+            partial(numpy_batch_fit, self.objective, lam, tasks),
+        )
 
     def track_relative_error(self, tasks, lam):
         """Return how far the objective exceeds plain NumPy's, or 0."""
         objective, numpy_objective = (
-            reference.mean_objective(fit(), tasks)[0] for fit in (self.fast, self.plain)
+            reference.mean_objective(fit(), tasks, self.objective)[0]
+            for fit in (self.fast, self.plain)
         )
         return max(0.0, objective / numpy_objective - 1)
 
@@ -102,11 +109,18 @@ class _Batch(_Comparison):
 
 
 class Batch(_Batch):
-    name = "BatchLTL"
+    learner = ltl.BatchLTL
+    n_tasks, n_samples = 150, 50
+
+
+class BatchError(Batch):
+    learner = partial(ltl.BatchLTL, objective="error")
+    objective = "error"
 
 
 class Multitask(_Batch):
-    name = "MTL"
+    learner = ltl.MTL
+    n_tasks, n_samples = 100, 25
 
 
 class Path(_Comparison):

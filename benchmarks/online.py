@@ -12,6 +12,7 @@ RULES = {
     "euclidean theory": {"objective": "error", "geometry": "euclidean", "step": "theory"},
     "euclidean adaptive": {"geometry": "euclidean", "step": "adaptive"},
     "entropic": {"geometry": "entropic"},
+    "euclidean adaptive error": {"objective": "error", "geometry": "euclidean"},
     "entropic error": {"objective": "error", "geometry": "entropic"},
 }
 SIZES = [(50, 20), (50, 50), (200, 50), (500, 50)]

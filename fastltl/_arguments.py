@@ -74,7 +74,7 @@ def _add_reproduce(commands: Commands) -> None:
     choices = (*EXPERIMENTS, "all", "prior")
     add("what", choices=choices, metavar="|".join(choices), help="the experiment to run")
     add("--quick", action="store_true", help="run smaller versions, in a few minutes")
-    trials = "number of trials (default: 10; schools and prior 20, timing 3)"
+    trials = "number of trials (default: 10; schools and prior 20, timing 3; bounds draws nothing)"
     add("--trials", type=_count, metavar="N", help=trials)
     default = os.environ.get("FASTLTL_SCHOOLS") or None
     schools = "schoolData.mat (default: the value of FASTLTL_SCHOOLS)"

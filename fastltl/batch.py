@@ -66,8 +66,8 @@ class BatchLTL(RepresentationLearner):
     gap_ : float
         <G, D> + max(0, -lambda_min(G)) / lam, or `objective_` if that is less, with G the gradient
         at D. For the regularized objective the optimum is at least `objective_` - `gap_`. For the
-        error objective a small gap says that D is nearly stationary, and no more: a much better
-        D may exist. See docs/proposition.md.
+        error objective a small gap says that D is nearly stationary; a much better D may exist,
+        unless no task has inputs of rank two or more. See docs/proposition.md.
     n_iter_ : int
     history_ : list of (objective, gap, seconds)
         After each iteration, as named tuples; seconds since the start. Empty if the start was

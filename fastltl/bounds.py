@@ -16,6 +16,9 @@ of L_t(D^(t)) minus the least mean of L_t(D), where L_t is the loss of task t.
   they hold for E - min (E + P) instead, where P(D) is the mean over tasks of w' D^+ w, w the ridge
   weights. P is at most 1/4, but E - min E need not vanish as n and T grow.
 
+Bounds that involve E are for learners without intercepts (``fit_intercept=False``): a task centred
+by its own means is no longer an independent sample. The others hold for centred tasks, too.
+
 `input_norm` is the operator norm of the inputs' covariance, `delta` the probability with which a
 bound may fail.
 """
@@ -146,9 +149,9 @@ def entropic_regret(
 
     With s = sqrt(log(d + 1)), operator norms and ||G||^2 = sum ||G_t||^2. Orabona and Pal's bound
     on the regret of scale-free FTRL (SOLO FTRL) over density matrices of size d + 1: the
-    regulariser is the entropy over c s, so 1 / (c s)-strongly convex in trace norm and at most
-    s / c, and the set's diameter is 2. A theorem for the regularized objective; for the error
-    objective conditional on convexity. `norm` is ||G||, `step_scale` is c.
+    regulariser is log(d + 1) less the entropy, over c s: it is 1 / (c s)-strongly convex in trace
+    norm and at most s / c, and the set's diameter is 2. A theorem for the regularized objective;
+    for the error objective conditional on convexity. `norm` is ||G||, `step_scale` is c.
 
     Examples
     --------
@@ -302,14 +305,15 @@ def excess_future_risk(regret: float, T: int, delta: float) -> float:
 
     Bounds the excess loss on future tasks of any online learner that has seen T independent tasks
     with losses in [0, 1]. A theorem for the regularized objective. For the error objective it is
-    conditional on a convex E_hat, even if the regret was measured; without convexity it bounds the
-    mean of E_hat(D^(1)), ..., E_hat(D^(T)) instead of E_hat(mean D).
+    conditional on a convex E_hat, even if the regret is known; without convexity a known regret
+    bounds the mean of E_hat(D^(1)), ..., E_hat(D^(T)) instead of E_hat(mean D).
 
     Parameters
     ----------
     regret : float
-        The regret, measured or bounded, such as `OnlineLTL.regret_bound_`: it may depend on the
-        tasks. 0 if the measured regret is negative.
+        The regret or an upper bound on it, which may depend on the tasks: `regret_bound_` of
+        `OnlineLTL` or, regularized, its mean loss less ``objective_ - gap_`` of `BatchLTL` on the
+        same tasks, 0 if that is negative.
     T : int
         Number of tasks.
     delta : float
@@ -340,7 +344,7 @@ def excess_risk(
     Parameters
     ----------
     regret : float
-        The regret, measured or bounded, such as `OnlineLTL.regret_bound_`.
+        The regret or an upper bound on it, as in `excess_future_risk`.
     lam : float
     n, T : int
         Samples of each task, and number of tasks.
@@ -394,8 +398,8 @@ def batch_excess_risk(
     """2 `uniform_generalization` + G sqrt(2 pi / T) / lam + sqrt(2 log(2/delta) / T).
 
     Bounds E(D) - min E for a global minimiser D of the mean loss of T independent tasks of n
-    samples: a theorem for the error objective, with G = 2, but no solver certifies such a D. For
-    the regularized objective, with G = 1, it bounds E(D) - min (E + P); there `gap_` bounds the
+    samples: a theorem for the error objective, with G = 2, but `BatchLTL` cannot certify such a D.
+    For the regularized objective, with G = 1, it bounds E(D) - min (E + P); there `gap_` bounds the
     distance of the mean loss from its minimum, and is to be added.
 
     Examples

@@ -130,7 +130,8 @@ class OnlineLTL(OnlineLearner):
         The c of the adaptive step: eta_t = c sqrt(log(d + 1) / sum ||G_s||_op^2), entropic, or
         gamma_t = c / (lam sqrt(sum ||G_s||_F^2)), euclidean. By default 2 and 1.
     averaging : {"uniform", "last"}
-        What `D_` is: the mean of D^(1), ..., D^(T), for which the guarantees hold, or D^(T+1).
+        What `D_` is: the mean of D^(1), ..., D^(T), or D^(T+1). `bounds.excess_future_risk` is
+        about the mean.
     fit_intercept : bool
         Whether to centre X and y inside each task.
 
@@ -183,8 +184,14 @@ class OnlineLTL(OnlineLearner):
         self.fit_intercept = fit_intercept
 
     def _settings(self) -> tuple[Any, ...]:
-        step = self.step, self.step_scale
-        return self.lam, self.objective, self.geometry, *step, self.fit_intercept
+        return (
+            self.lam,
+            self.objective,
+            self.geometry,
+            self.step,
+            self.step_scale,
+            self.fit_intercept,
+        )
 
     def _new_state(self, d: int) -> OnlineState:
         scale = self.step_scale

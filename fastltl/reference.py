@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl._plain_prior import LearnedPrior as LearnedPrior
+from fastltl._validation import check_objective
 
 Array = npt.NDArray[np.float64]
 
@@ -72,7 +73,7 @@ def task_loss_and_gradient(
     X, y, residual, M = _dual(D, X, y)
     u = np.linalg.solve(M, y)
     a = X.T @ u
-    if objective == "regularized":
+    if check_objective(objective):
         return float(y @ u) + residual / n, -np.outer(a, a)
     b = n * (X.T @ np.linalg.solve(M, u))
     return n * float(u @ u) + residual / n, -(np.outer(a, b) + np.outer(b, a))

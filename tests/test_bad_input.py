@@ -237,9 +237,7 @@ LEARNERS = {
     "OnlineLTL with intercept": online_entries(lambda: ltl.OnlineLTL(fit_intercept=True)),
     "OnlineLTL as in the paper": {
         name: entry
-        for name, entry in online_entries(
-            lambda: ltl.OnlineLTL(1.0, "error", "euclidean", "theory")
-        ).items()
+        for name, entry in online_entries(lambda: ltl.OnlineLTL(**ALGORITHM_1)).items()
         if "partial_fit" in name
     },
     "OnlineLTLPath": online_entries(path, knows_width=True),

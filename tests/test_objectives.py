@@ -73,3 +73,24 @@ def test_mean_objective_keeps_small_entries_of_D_for_large_features():
     value, _ = objective.value_and_gradient(D)
     expected, _ = reference.mean_objective(D, tasks, "error")
     assert value * objective.target_unit**2 == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("name", ["loss", "Regularized", True, None])
+def test_unknown_objectives_are_refused(name):
+    X, y, D = np.eye(2), np.ones(2), np.eye(2)
+    message = "objective must be one of 'regularized', 'error', got"
+    for call in (
+        lambda: ltl.task_loss(D, X, y, objective=name),
+        lambda: ltl.task_gradient(D, X, y, objective=name),
+        lambda: reference.task_loss(D, X, y, name),
+        lambda: reference.mean_objective(D, [(X, y)], name),
+        lambda: ltl.BatchLTL(objective=name).fit([(X, y)]),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_mtl_has_no_choice_of_objective():
+    assert "objective" not in ltl.MTL().get_params()
+    with pytest.raises(TypeError, match="objective"):
+        ltl.MTL(objective="error")

@@ -557,6 +557,7 @@ def test_fit_names_the_bad_task_and_keeps_the_earlier_fit():
             {"geometry": "hyperbolic"},
             "geometry must be one of 'euclidean', 'entropic', got 'hyperbolic'",
         ),
+        ({"objective": "loss"}, "objective must be one of 'regularized', 'error', got 'loss'"),
         ({"averaging": "none"}, "averaging must be one of 'uniform', 'last', got 'none'"),
         ({"step": "theory"}, "step must be 'adaptive' with geometry='entropic', got 'theory'"),
         ({"step": 0.5}, "step must be 'adaptive'"),
@@ -598,7 +599,10 @@ def test_partial_fit_rejects_changed_parameters():
     ):
         learner.partial_fit(X, y)
     assert np.array_equal(learner.iterate_, before)
-    assert np.trace(learner.fit(X, y).iterate_) > 5
+    learner.set_params(lam=0.5, objective="error")
+    with pytest.raises(ValueError, match="got objective='error' after objective='regularized'"):
+        learner.partial_fit(X, y)
+    assert np.trace(learner.set_params(lam=0.1).fit(X, y).iterate_) > 5
     learner.set_params(averaging="last").partial_fit(X, y)
     with pytest.raises(ValueError, match="averaging must be one of"):
         _ = learner.set_params(averaging="best").D_

@@ -220,6 +220,7 @@ def test_path_without_validation_has_no_scores():
         ({"validation": 3}, r"validation must be a pair \(train, test\) of TaskSets"),
         ({"validation": ([], [])}, "validation: train must be a TaskSet, got list"),
         ({"metric": "mae"}, "metric must be one of 'mse', 'explained_variance', 'r2', got 'mae'"),
+        ({"objective": "loss"}, "objective must be one of 'regularized', 'error', got 'loss'"),
         ({"geometry": "flat"}, "geometry must be one of"),
         ({"step": "theory"}, "step must be 'adaptive' with geometry='entropic'"),
         ({"step_scale": []}, "step_scale must be a number or a sequence of at least one"),
@@ -265,6 +266,7 @@ def test_bad_task_or_changed_parameter_raises_and_keeps_the_state():
         assert pickle.dumps(path) == before
     for change, message in [
         ({"metric": "r2"}, "parameters must stay .* got metric='r2' after"),
+        ({"objective": "error"}, "parameters must stay .* got objective='error' after"),
         ({"validation": validation_tasks(seed=1)}, "parameters must stay .* got validation="),
         ({"score_every": 0}, "score_every must be a positive integer, got 0"),
         ({"averaging": "mean"}, "averaging must be one of"),
