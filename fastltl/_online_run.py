@@ -80,6 +80,12 @@ def check_state(state: OnlineState, start: OnlineState) -> None:
         raise ValueError(
             f"n_tasks must be between 1 and {MOST_TASKS}, and the same for all candidates"
         )
+    clocks = np.where(records["adaptive"] > 0, records["norm"], np.sqrt(n_tasks))
+    steps = np.divide(records["scale"], clocks, out=np.zeros(len(clocks)), where=clocks > 0)
+    if not np.allclose(records["step"], steps, rtol=STATE_TOLERANCE, atol=0):
+        raise ValueError("step must be its scale over the norm of the gradients or sqrt(n_tasks)")
+    if not (records["largest"] <= (1 + STATE_TOLERANCE) * records["norm"]).all():
+        raise ValueError("largest must be the norm of a gradient, at most that of all of them")
     lowest = np.where(records["entropic"] > 0, 0, -1)  # -1 stands for a D that is kept
     if (records["rank"] < lowest).any() or (records["rank"] > d).any():
         raise ValueError(f"rank must be a number of eigenvectors up to {d}")
@@ -167,10 +173,8 @@ class OnlineRun(Run):
         if "state" in checkpoint:
             checkpoint = _from_format_1(checkpoint)
         records = np.zeros(self.n_candidates, RECORD)
-        # Formats 1 and 2 knew the error objective only.
-        saved = {"regularized": [0] * self.n_candidates, **checkpoint["records"]}
         for name in RECORD.names or ():
-            column = np.array(saved[name])
+            column = np.array(checkpoint["records"][name])
             if column.shape != records.shape or not np.can_cast(column.dtype, RECORD[name]):
                 raise ValueError(f"{name} has shape {column.shape} and type {column.dtype}")
             records[name] = column

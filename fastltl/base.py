@@ -313,7 +313,7 @@ class MultitaskModel(RepresentationLearner):
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        n_tasks = len(state["labels_"])
+        n_tasks = len([hash(label) for label in state["labels_"]])  # each can be looked up
         check_saved_array(state["coef_"], (n_tasks, self.n_features_in_))
         check_saved_array(state["intercept_"], (n_tasks,))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from fastltl._validation import (
     check_threads,
 )
 from fastltl.base import MultitaskModel, RepresentationLearner, restore_on_failure
+from fastltl.io.checkpoints import check_type
 
 #: Share of tol to aim for, so that a gap computed anew is below tol, too.
 SAFETY = 0.9
@@ -192,7 +194,11 @@ class BatchLTL(RepresentationLearner):
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
+        if missing := BatchLTL._KEPT.keys() - state.keys():
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
         self.history_ = [Iteration(*one) for one in self.history_]
+        for number in chain.from_iterable(self.history_):
+            check_type(number, float, "history_")
 
 
 def fit_path(

@@ -358,4 +358,5 @@ class BayesLTL(IncrementalLearner[BayesRun]):
         run = self._fitted_run()
         with run.lock:
             record = run.state.records[0]
-            return float(record["error"] * record["y_scale"] * record["y_scale"])
+            error, unit = float(record["error"]), float(record["y_scale"])
+        return check_computed(error * unit * unit)

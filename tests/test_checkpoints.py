@@ -3,10 +3,13 @@
 import contextlib
 import copy
 import datetime
+import io
 import itertools
 import json
 import os
 import pickle
+import re
+import struct
 import subprocess
 import sys
 import zipfile
@@ -546,7 +549,20 @@ def test_a_sum_that_exceeds_the_gradients_is_refused(forge, saved):
         with pytest.raises(ValueError, match="must not exceed the sum of the gradients"):
             forge("entropic", arrays={array: 1e3 * saved_array(saved, "entropic", array)})
     with pytest.raises(ValueError, match="must not exceed the sum of the gradients"):
-        forge("entropic", {"norm": [0.0]})
+        forge("entropic", {"norm": [0.0], "step": [0.0], "largest": [0.0]})
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("value", [0.0, 5e-324, 1.0, 1e308])
+def test_a_step_is_not_free(forge, name, value):
+    with pytest.raises(ValueError, match="step must be its scale over"):
+        forge(name, {"step": [value]})
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_largest_gradient_is_one_of_all(forge, name):
+    with pytest.raises(ValueError, match="largest must be the norm of a gradient"):
+        forge(name, {"largest": [1e308]})
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -699,8 +715,112 @@ def test_objects_are_never_unpickled(path, content):
         archive.comment = checkpoints.SEAL + b"0" * checkpoints.DIGITS
     with path.open("r+b") as file:
         checkpoints._seal(file)
-    with pytest.raises(ValueError, match="allow_pickle=False"):
+    with pytest.raises(ValueError, match="an array has the type object"):
         ltl.load(path)
+
+
+def test_only_regular_files_are_read(tmp_path):
+    """Another process loads them, since a pipe would block and /dev/zero never ends."""
+    os.mkfifo(tmp_path / "pipe")
+    code = "import fastltl, sys; fastltl.load(sys.argv[1])"
+    for path in (tmp_path / "pipe", Path("/dev/zero"), Path("/dev/stdin")):
+        command = [sys.executable, "-c", code, str(path)]
+        found = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=120)
+        assert b"ValueError" in found.stderr
+        assert b"is not a regular file" in found.stderr
+
+
+def write_members(path, members):
+    """Write a sealed archive of members: name, content and kind of compression."""
+    with path.open("w+b") as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, content, kind in members:
+                archive.writestr(name, content, kind)
+            archive.comment = checkpoints.SEAL + b"0" * checkpoints.DIGITS
+        checkpoints._seal(file)
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("name", ["header.json", "state/run/matrices.npy"])
+def test_compressed_members_are_not_unpacked(path, content, kind, name):
+    header, _ = read_parts(path)
+    stored = [("header.json", json.dumps(header), zipfile.ZIP_STORED)] * (name != "header.json")
+    write_members(path, [*stored, (name, bytes(2**20), kind)])
+    with pytest.raises(ValueError, match="its members are compressed"):
+        ltl.load(path)
+
+
+def test_members_that_overlap_are_refused(path, content):
+    """Two entries of the directory that share their bytes would double what is read."""
+    write_members(path, [(name, bytes(5000), zipfile.ZIP_STORED) for name in ("a.npy", "b.npy")])
+    data = bytearray(path.read_bytes())
+    entries = [match.start() for match in re.finditer(b"PK\x01\x02", data)]
+    for entry in entries:  # each takes up all the file
+        data[entry + 20 : entry + 28] = struct.pack("<II", len(data), len(data))
+    path.write_bytes(data)
+    with path.open("r+b") as file:
+        checkpoints._seal(file)
+    with pytest.raises(ValueError, match="its members are larger than the file"):
+        ltl.load(path)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2**40,), (2**62, 2**62), (-1,), (-2, -4), (7,), (9,), (0, 2**62), (1,) * 80]
+)
+def test_arrays_that_declare_other_shapes_are_refused(path, content, shape):
+    header, _ = read_parts(path)
+    member = io.BytesIO()
+    declared = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_2_0(member, declared)
+    array = ("state/run/matrices.npy", member.getvalue() + bytes(64), zipfile.ZIP_STORED)
+    write_members(path, [("header.json", json.dumps(header), zipfile.ZIP_STORED), array])
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        ltl.load(path)
+
+
+def test_the_latest_format_names_its_objective(path, content):
+    header, arrays = read_parts(path)
+    del header["parameters"]["objective"]
+    write_parts(path, header, arrays)
+    with pytest.raises(ValueError, match="are not its parameters"):
+        ltl.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("batch", {"objective_": {"$float": "nan"}}),
+        ("batch", {"gap_": {"$float": "inf"}}),
+        ("batch", {"n_iter_": True}),
+        ("batch", {"history_": [{"$tuple": [1.0, {"$float": "nan"}, 1.0]}]}),
+        ("batch", {"history_": [{"$tuple": [1.0, 1.0]}]}),
+        ("multitask", {"labels_": {"$objects": [[1], [2]]}}),
+        ("multitask", {"labels_": {"$objects": [1]}}),
+        ("independent", {"intercept_": {"$array": "state/coef_"}}),
+        ("ridge", {"intercept_": {"$float": "nan"}}),
+    ],
+    ids=str,
+)
+def test_other_attributes_are_checked(path, name, change):
+    header, arrays = read_parts(SAMPLES / f"format-3-{name}.npz")
+    header["state"] |= change
+    write_parts(path, header, arrays)
+    with pytest.raises(ValueError, match="cannot be read as"):
+        ltl.load(path)
+
+
+@pytest.mark.slow
+def test_no_forged_checkpoint_crashes():
+    """`forge.py` has the list of changes; more than 4,000 of them are tried here."""
+    script = Path(__file__).parent / "forge.py"
+    command = [sys.executable, str(script), "--every", "30"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    last = found.stderr.splitlines()[-1:]
+    assert found.returncode == 0, f"{found.stdout}\n{last}"
+    refused, used, failed = map(int, re.findall(r"\d+", found.stdout.splitlines()[-1]))
+    assert refused + used > 4000
+    assert used > 100
+    assert failed == 0
 
 
 def test_a_failed_write_leaves_the_earlier_file(tmp_path, monkeypatch):

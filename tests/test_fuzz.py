@@ -1,4 +1,4 @@
-"""Corrupted files are read correctly or refused with a one-line ValueError."""
+"""Corrupted files are read correctly or refused with a one-line ValueError, in little memory."""
 
 import io
 import json
@@ -22,6 +22,10 @@ N_FILES = int(os.environ.get("FASTLTL_FUZZ", "3000"))
 SEED = os.environ.get("FASTLTL_FUZZ_SEED", "")
 
 FOUND = Path(__file__).parent / "found"
+
+#: Memory that reading a small file may take, and times its size that reading a large one may.
+MOST_BYTES = 32 * 2**20
+MOST_TIMES = 100
 
 environment = ltl.datasets.make_environment(n_features=3, noise=0.1, random_state=0)
 TASKS = environment.tasks(6, n_samples=3)
@@ -152,6 +156,30 @@ READERS = {
 }
 
 
+def memory(name):
+    """Return a number of /proc/self/status, in bytes."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"^{name}:\s*(\d+)", text, re.MULTILINE)[1])
+
+
+class PeakMemory:
+    """By how much memory grew at most while each of several calls ran, where Linux tells."""
+
+    def __init__(self):
+        self.bytes = 0
+        self._peak = Path("/proc/self/clear_refs")
+        self._is_known = os.access(self._peak, os.W_OK)
+
+    def __call__(self, function, *arguments):
+        if not self._is_known:
+            return function(*arguments)
+        self._peak.write_text("5")  # the peak becomes what is in use now
+        before = memory("VmHWM")
+        result = function(*arguments)
+        self.bytes = max(self.bytes, memory("VmHWM") - before)
+        return result
+
+
 def read(reader, path):
     """Return whether the file was read; if not, the error is a short ValueError."""
     with warnings.catch_warnings():
@@ -172,12 +200,33 @@ def read(reader, path):
 def test_corrupted_files(tmp_path, name):
     write, corrupt, reader = READERS[name]
     content, rng = write(tmp_path / "whole"), random.Random(SEED + name)
-    path = tmp_path / "corrupted.npz"
+    path, peak = tmp_path / "corrupted.npz", PeakMemory()
+    path.write_bytes(content)
+    assert read(reader, path)  # which loads and compiles what the reader needs
     n_refused = 0
     for _ in range(N_FILES):
         path.write_bytes(corrupt(content, rng))
-        n_refused += not read(reader, path)
+        n_refused += not peak(read, reader, path)
     assert n_refused > N_FILES // 10
+    print(f"{n_refused} of {N_FILES} files refused, {peak.bytes / 2**20:.1f} MB at the most")
+    assert peak.bytes <= MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    "part", ["[],", "{},", '{"a":1},', "1.5,", "1,", '"ab",', '{"$tuple":[]},', "[[[[]]]],"]
+)
+def test_memory_for_a_header_is_bounded(tmp_path, part):
+    path, peak = tmp_path / "large.npz", PeakMemory()
+    ltl.OnlineLTL().save(path)
+    with np.load(path) as arrays:
+        header = json.loads(arrays["header.json"])
+    values = part * (2**20 // len(part))
+    text = json.dumps(header).replace('"position": {}', f'"position": {{"x": [{values} 0]}}')
+    with path.open("w+b") as file:
+        checkpoints._write_archive(file, text.encode(), {})
+        checkpoints._seal(file)
+    assert peak(ltl.load, path).lam == 1.0
+    assert peak.bytes <= MOST_TIMES * path.stat().st_size
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*")), ids=lambda path: path.name)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import io
 import json
+import math
 import os
 import secrets
 import stat
@@ -152,9 +154,16 @@ class Savable:
         """Set the fitted state to that of a checkpoint."""
         kept = self._kept()
         for name, value in state.items():
-            if not isinstance(value, kept[name]):
-                raise TypeError(f"{name} is a {type(value).__name__}")
+            check_type(value, kept[name], name)
         self.__dict__.update(state)
+
+
+def check_type(value: Any, kind: type, name: str) -> None:
+    """Check the type of a value of a checkpoint; a number must be finite."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}")
 
 
 def check_saved_array(array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
@@ -212,24 +221,73 @@ def _digest(file: BinaryIO, size: int) -> bytes:
 
 def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     """Read a checkpoint; no code in the file is run."""
-    with check_path(path).open("rb") as file:
+    with open(check_path(path), "rb", opener=_open_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path} is not a regular file, so it is no checkpoint.")
         _check_seal(file, path)
-        with read_errors(path, "a checkpoint"), zipfile.ZipFile(file) as archive:
-            header, arrays = json.loads(archive.read(HEADER)), {}
-            if not isinstance(header, dict):
-                raise TypeError(f"its header is a {type(header).__name__}")
-            for name in archive.namelist():
-                if name != HEADER:
-                    with archive.open(name) as member:
-                        array = np.lib.format.read_array(member, allow_pickle=False)
-                    arrays[name.removesuffix(".npy")] = array
+        with read_errors(path, "a checkpoint"):
+            header, arrays = _read_archive(file)
     if header.get("format") not in (1, 2, FORMAT):
         raise ValueError(
             f"{path} has format {header.get('format')} and was written by fastltl "
             f"{header.get('fastltl')}: fastltl {fastltl.__version__} is too old to read it."
         )
     with read_errors(path, "a checkpoint"):
-        return Checkpoint(*(_decode(header[name], arrays) for name in Checkpoint._fields))
+        content = {name: _decode(header[name], arrays) for name in Checkpoint._fields}
+        for name, kind in {"learner": str, "parameters": dict, "position": dict}.items():
+            check_type(content[name], kind, name)
+        if content["state"] is not None:
+            check_type(content["state"], dict, "state")
+        checkpoint = Checkpoint(**content)
+        return checkpoint if header["format"] == FORMAT else _with_objective(checkpoint)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; a named pipe without a writer would block."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _read_archive(file: BinaryIO) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Return header and arrays of a checkpoint, in memory proportional to the size of the file."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise ValueError("its members are compressed")
+        if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
+            raise ValueError("its members are larger than the file")
+        contents = {member.filename: archive.read(member) for member in members}
+    header = json.loads(contents.pop(HEADER))
+    check_type(header, dict, "header")
+    arrays = {name.removesuffix(".npy"): _read_array(data) for name, data in contents.items()}
+    return header, arrays
+
+
+def _read_array(content: bytes) -> npt.NDArray[Any]:
+    """Return the numbers of a .npy file; its header must declare as many as there are."""
+    file = io.BytesIO(content)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, is_fortran, dtype = readers[np.lib.format.read_magic(file)](file)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"an array has the type {dtype}")
+    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != len(file.read()):
+        raise ValueError(f"an array has not the numbers of its shape {shape}")
+    start = len(content) - math.prod(shape) * dtype.itemsize
+    array = np.frombuffer(content, dtype, offset=start)
+    return array.reshape(shape, order="F" if is_fortran else "C").copy(order="K")
+
+
+def _with_objective(checkpoint: Checkpoint) -> Checkpoint:
+    """Add the objective to a checkpoint of formats 1 and 2, which knew the error only."""
+    learner, parameters, state, position = checkpoint
+    if learner in ("OnlineLTL", "OnlineLTLPath", "BatchLTL"):
+        parameters = {**parameters, "objective": "error"}
+    if learner in ("OnlineLTL", "OnlineLTLPath") and state is not None:
+        records = state["run"]["records"]
+        records["regularized"] = [0] * len(records["n_tasks"])
+    return Checkpoint(learner, parameters, state, position)
 
 
 def _check_seal(file: BinaryIO, path: str | PathLike[str]) -> None:
@@ -346,11 +404,10 @@ def restored(checkpoint: Checkpoint, path: str | PathLike[str]) -> Any:
     with read_errors(path, checkpoint.learner):
         if checkpoint.learner not in LEARNERS:
             raise ValueError(f"unknown learner {checkpoint.learner!r}")
-        owner, parameters = getattr(fastltl, checkpoint.learner), checkpoint.parameters
-        if "objective" in owner._get_param_names():
-            # Formats 1 and 2 knew the error objective only.
-            parameters = {"objective": "error", **parameters}
-        learner = owner(**parameters)
+        owner = getattr(fastltl, checkpoint.learner)
+        if checkpoint.parameters.keys() != set(owner._get_param_names()):
+            raise ValueError(f"{', '.join(checkpoint.parameters)} are not its parameters")
+        learner = owner(**checkpoint.parameters)
         if checkpoint.state is not None:
             learner._restore(checkpoint.state)
         return learner
