@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from fastltl._objective import TaskSource
 from fastltl._run import Run
 from fastltl._threads import one_blas_thread
-from fastltl._validation import Array, check_finite, check_matrix, check_target
+from fastltl._validation import Array, check_count, check_finite, check_matrix, check_target
 from fastltl.base import Learner, restore_on_failure
 from fastltl.io.checkpoints import Checkpoint
 from fastltl.tasks import check_task
@@ -60,6 +60,10 @@ class IncrementalLearner(Learner, Generic[RunType]):
         The arrays are writable, C-contiguous and float64. Their numbers are finite, unless
         `_refuses_non_finite`. The caller holds the lock of the run.
         """
+
+    def _n_candidates(self) -> int:
+        """Return the number of candidates that the parameters describe."""
+        return 1
 
     @property
     def _refuses_non_finite(self) -> bool:
@@ -194,7 +198,11 @@ class IncrementalLearner(Learner, Generic[RunType]):
     def _restore(self, state: dict[str, Any]) -> None:
         state = dict(state)
         saved = state.pop("run")
-        run = self._new_run(state["n_features_in_"])
+        n_features = check_count(state["n_features_in_"], "n_features_in_")
+        n_saved = sum(value.size for value in saved.values() if isinstance(value, np.ndarray))
+        if self._n_candidates() * n_features**2 > n_saved:  # a new run would take more memory
+            raise ValueError("its arrays are too small for its parameters and features")
+        run = self._new_run(n_features)
         run.restore(saved)
         super()._restore(state)
         self._run = run

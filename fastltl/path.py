@@ -160,6 +160,10 @@ class OnlineLTLPath(OnlineLearner):
             return self._state_of(d, radii, None)
         return self._state_of(d, *zip(*product(radii, scales.tolist()), strict=True))
 
+    def _n_candidates(self) -> int:
+        scales = self._step_scales()
+        return len(self._lams()) * (1 if scales is None else len(scales))
+
     def _check_changeable(self) -> None:
         """Check the parameters that may change between tasks."""
         check_threads(self.n_threads)

@@ -296,7 +296,9 @@ def outcome(path):
     """Load and use a checkpoint; return "refused", "used", or an error that is no ValueError."""
     try:
         learner = ltl.load(path)
-    except ValueError:
+    except ValueError as error:
+        if isinstance(error.__cause__, MemoryError):
+            return "load: MemoryError"
         return "refused"
     except Exception as error:
         return f"load: {type(error).__name__}: {error}"

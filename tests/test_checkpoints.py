@@ -778,6 +778,24 @@ def test_arrays_that_declare_other_shapes_are_refused(path, content, shape):
         ltl.load(path)
 
 
+def test_parameters_do_not_ask_for_more_memory_than_the_file_has(path):
+    """Two arrays of 100,000 numbers would make 10^10 candidates, a large d even more."""
+    learner = fitted(ONLINE["path-of-scales"])
+    learner.save(path)
+    header, arrays = read_parts(path)
+    many = np.ones(100_000)
+    header["parameters"] |= {"lams": {"$array": "lams"}, "step_scale": {"$array": "scales"}}
+    write_parts(path, header, arrays | {"lams": many, "scales": many})
+    with pytest.raises(ValueError, match="its arrays are too small"):
+        ltl.load(path)
+    for name in ("entropic", "bayes"):
+        header, arrays = read_parts(SAMPLES / f"format-3-{name}.npz")
+        header["state"]["n_features_in_"] = 10**9
+        write_parts(path, header, arrays)
+        with pytest.raises(ValueError, match="its arrays are too small"):
+            ltl.load(path)
+
+
 def test_the_latest_format_names_its_objective(path, content):
     header, arrays = read_parts(path)
     del header["parameters"]["objective"]
