@@ -274,8 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        message = " ".join(str(error).split())
+    except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError) as error:
+        message = " ".join(str(error).split()) or "not enough memory"  # of a bare MemoryError
         if isinstance(error, ModuleNotFoundError) and error.name:
             message = f"this needs the package {error.name}: pip install 'fastltl[cli]'"
         elif isinstance(error, OSError) and error.filename and error.strerror:
