@@ -16,13 +16,13 @@ import fastltl
 PACKAGE = Path(fastltl.__file__).parent
 
 #: Bounds that keep the package readable. Modules are counted without __init__ and __main__.
-MAX_MODULES = 47
+MAX_MODULES = 48
 MAX_LINES = 450
 MAX_KERNEL_PARAMETERS = 10
 
 #: Modules in layers. A module imports only from those before it, unless inside a function.
 LAYERS = [
-    ["_validation", "_columns"],
+    ["_text", "_validation", "_columns"],
     ["_kernels.linalg", "_kernels.task", "_kernels.spectral", "_kernels.batch", "_kernels.online"],
     ["_kernels.prior", "_kernels.bayes"],
     ["_threads", "_plain_prior", "reference", "functional"],

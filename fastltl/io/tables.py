@@ -101,6 +101,8 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = reason_of(error).rstrip(".")
         raise ValueError(f"{path} cannot be read as a {kind} table: {reason}.") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path} must have a name in UTF-8 to be opened: rename it.") from error
     except OverflowError as error:
         raise ValueError(
             f"{path} must hold dates and durations that Python has, up to the year 9999, got one "
