@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import sys
@@ -269,7 +268,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # it may be None, or what a caller put there
+        if hasattr(stream, "reconfigure"):  # it may be None, or what a caller put there
             stream.reconfigure(errors="backslashreplace")
     options = build_parser().parse_args(arguments)
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
