@@ -149,7 +149,7 @@ ASCII = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONC
 @pytest.mark.parametrize("environment", [{}, ASCII], ids=["UTF-8", "ASCII"])
 def test_file_names_that_are_not_utf_8(tmp_path, environment):
     random, folder = np.random.default_rng(0), tmp_path / "tasks"
-    rows = "".join(f"{i % 8},{x:.3f},{2 * x:.3f}\n" for i, x in enumerate(random.normal(size=64)))
+    rows = "".join(f"{i // 8},{x:.3f},{2 * x:.3f}\n" for i, x in enumerate(random.normal(size=64)))
     path = os.fsencode(tmp_path) + b"/caf\xe9.csv"
     with open(path, "wb") as file:
         file.write(f"shop,caf\u00e9,y\n{rows}".encode())
