@@ -87,10 +87,10 @@ class CheckedCacheFile(IndexDataCacheFile):
         self._check(self._data_path(name))  # on an OSError the caller compiles
         return super()._load_data(name)
 
-    def save(self, key: Any, data: Any) -> None:
+    def save(self, *entry: Any) -> None:
         """Save compiled code; if it cannot be written, the next process compiles again."""
         with contextlib.suppress(OSError):
-            super().save(key, data)
+            super().save(*entry)
 
 
 def kernel(function: Callable[..., Any], **options: Any) -> Any:
