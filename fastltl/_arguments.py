@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastltl import __version__
+from fastltl._text import printable
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction["_Parser"]
@@ -113,7 +114,9 @@ def _add_adapt(commands: Commands) -> None:
         "adapt",
         help="fit new tasks with a trained learner",
         description="Fit each task of a file to its rows that have a target, with the "
-        "representation in a checkpoint, and predict all its rows.",
+        "representation in a checkpoint, and predict all its rows. Text in the CSV files that a "
+        "spreadsheet would take for a formula (it begins with = + - @, a tab or a line break, and "
+        "is not a number) has an apostrophe before it.",
     ).add_argument
     checkpoint = "checkpoint written by train or save"
     add("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
@@ -136,7 +139,7 @@ def _add_run_options(add: Callable[..., argparse.Action], folder: str) -> None:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with status 2."""
-        self.exit(2, f"{self.prog}: {message} (see '{self.prog} --help')\n")
+        self.exit(2, f"{self.prog}: {printable(message)} (see '{self.prog} --help')\n")
 
 
 def _seed(text: str) -> int:
@@ -167,7 +170,8 @@ def _folder(text: str) -> Path:
         raise argparse.ArgumentTypeError("must be a folder, got ''")
     folder = Path(text)
     try:
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        places = (folder, *folder.absolute().parents)
+        nearest = next(path for path in places if path.exists() or path.is_symlink())
         with tempfile.TemporaryDirectory(dir=nearest):
             return folder
     except OSError as error:
@@ -176,14 +180,16 @@ def _folder(text: str) -> Path:
 
 
 def _checkpoint(text: str) -> Path:
-    """Check that a file can be written in a folder that exists."""
-    path = Path(text)
+    """Check that a file, or the one that a link names, can be written in a folder that exists."""
     try:
-        if path.is_dir():
-            raise argparse.ArgumentTypeError(f"must be a file, got the folder {text!r}")
+        path = Path(text)
+        path = Path(os.path.realpath(path)) if path.is_symlink() else path
+        if path.exists() and not path.is_file():
+            kind = "folder" if path.is_dir() else "device or pipe"
+            raise argparse.ArgumentTypeError(f"must be a file, got the {kind} {text!r}")
         if not path.parent.is_dir():
             raise argparse.ArgumentTypeError(f"folder {str(path.parent)!r} does not exist")
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from error
     _folder(str(path.parent))
-    return path
+    return Path(text)

@@ -21,7 +21,7 @@ from fastltl._kernels.prior import (
 from fastltl._online_run import MOST_TASKS, STATE_TOLERANCE, is_psd
 from fastltl._run import Run
 from fastltl._threads import call_kernel
-from fastltl._validation import Array, check_computed
+from fastltl._validation import Array, check_computed, memory_errors
 from fastltl.tasks import TaskSet
 
 #: Parts into which several passes split the tasks, to score each with what the others say.
@@ -78,16 +78,19 @@ def new_state(
     scale = np.zeros(d)
     scale[p:] = 1.0  # of the intercept
     vectors = [np.zeros(d) for _ in range(5)]
+    with memory_errors(3, d):
+        precision, covariance = np.zeros((d, d)), np.zeros((d, d))
+        moments = np.zeros((d + 1, d + 1))
     return BayesState(
         origin=vectors[0],
         scale=scale,
         squares=vectors[1],
         variances=vectors[2],
         mean=vectors[3],
-        precision=np.zeros((d, d)),
+        precision=precision,
         weighted=vectors[4],
-        covariance=np.zeros((d, d)),
-        moments=np.zeros((d + 1, d + 1)),
+        covariance=covariance,
+        moments=moments,
         sums=np.zeros(d + 1),
         table=np.zeros((N_CANDIDATES, KAPPAS.size, N_SUMS)),
         weights=np.zeros((N_CANDIDATES, KAPPAS.size)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -105,29 +107,42 @@ def choose_features(
     """Return the feature columns; check that all named columns exist and are distinct."""
     drop = check_names(drop, "drop")
     if features is None:
-        features = [name for name in names if name not in (task, target, *drop)]
+        left_out = [name for name in (task, target, *drop) if isinstance(name, Hashable)]
+        features = list(filterfalse(frozenset(left_out).__contains__, names))
     features = check_names(features, "features")
     chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
     chosen += [("drop", name) for name in drop]
-    texts = [str(column) for column in names]
-    shown = ", ".join(texts[:20]) + (f", and {len(texts) - 20} more" if len(texts) > 20 else "")
+    counts = Counter(names)
     for argument, name in chosen:
-        if names.count(name) > 1:
+        count = counts[name] if isinstance(name, Hashable) else 0
+        if count > 1:
             raise ValueError(f"{argument} {name!r} names several columns of {where}: rename one.")
-        if name not in names:
-            close = difflib.get_close_matches(str(name), texts, n=1)
-            found = f"{name!r}; did you mean {close[0]!r}?" if close else f"{name!r}."
-            raise ValueError(f"{argument} must name a column of {where} ({shown}), got {found}")
-    used = [name for _, name in chosen]
-    if len(set(used)) < len(used):
-        twice = next(name for name in used if used.count(name) > 1)
+        if count == 0:
+            found = f"{name!r}{_close_name(name, names)}"
+            raise ValueError(
+                f"{argument} must name a column of {where} ({_some_of(names)}), got {found}"
+            )
+    twice = [name for name, n in Counter(name for _, name in chosen).items() if n > 1]
+    if twice:
         what = "task, target, features and drop" if drop else "task, target and features"
-        raise ValueError(f"{what} must differ, got {twice!r} twice.")
+        raise ValueError(f"{what} must differ, got {twice[0]!r} twice.")
     if not features:
         raise ValueError(
             f"features must name a column of {where} besides task and target, got none."
         )
     return features
+
+
+def _some_of(names: list[Any]) -> str:
+    """List the first 20 names."""
+    more = f", and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(map(str, names[:20])) + more
+
+
+def _close_name(name: Any, names: list[Any]) -> str:
+    """Suggest the name, among the first thousand, that is spelled most alike."""
+    close = difflib.get_close_matches(str(name), map(str, names[:1000]), n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def numeric_column(

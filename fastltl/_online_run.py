@@ -11,7 +11,7 @@ from fastltl._kernels import online as kernels
 from fastltl._kernels.online import RECORD, OnlineState
 from fastltl._run import Run
 from fastltl._threads import call_kernel
-from fastltl._validation import Array, check_computed
+from fastltl._validation import Array, check_computed, memory_errors
 
 #: Relative difference up to which settings of a checkpoint count as equal: lam may have been
 #: computed on another CPU.
@@ -45,7 +45,9 @@ def new_state(
     values = np.zeros((k, d)) if entropic else weights.copy()
     if not entropic:
         records["floor"] = first
-    matrices, totals, vectors = (np.zeros((k, d, d)) for _ in range(3))
+    remedy = f"use fewer features{', or fewer values of lam' if k > 1 else ''}"
+    with memory_errors(3 * k, d, remedy):
+        matrices, totals, vectors = (np.zeros((k, d, d)) for _ in range(3))
     return OnlineState(matrices, totals, vectors, values, weights, records)
 
 

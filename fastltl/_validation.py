@@ -86,6 +86,19 @@ def read_errors(path: str | PathLike[str], kind: str) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read as {kind} ({reason_of(error)}).") from error
 
 
+@contextmanager
+def memory_errors(n_matrices: int, d: int, remedy: str = "use fewer features") -> Iterator[None]:
+    """Say in a MemoryError how much memory so many d x d matrices take, and what to do."""
+    try:
+        yield
+    except MemoryError as error:
+        gigabytes = 8 * n_matrices * d**2 / 1e9
+        raise MemoryError(
+            f"no memory for {n_matrices} matrices of {d} x {d} numbers, {gigabytes:.1f} GB: "
+            f"{remedy}."
+        ) from error
+
+
 def check_finite(array: Array, name: str) -> None:
     """Check that every entry is finite; an error gives the first that is not."""
     finite = np.isfinite(array)

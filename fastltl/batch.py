@@ -23,12 +23,16 @@ from fastltl._validation import (
     check_objective,
     check_positive,
     check_threads,
+    memory_errors,
 )
 from fastltl.base import MultitaskModel, RepresentationLearner, restore_on_failure
 from fastltl.io.checkpoints import check_type
 
 #: Share of tol to aim for, so that a gap computed anew is below tol, too.
 SAFETY = 0.9
+
+#: Matrices of the size of D that the solver holds at a time, about.
+SOLVER_MATRICES = 12
 
 
 class BatchLTL(RepresentationLearner):
@@ -126,7 +130,8 @@ class BatchLTL(RepresentationLearner):
         tasks = self._collection(X, y, groups)
         progress = self._progress()
         try:
-            with restore_on_failure(self), one_blas_thread:
+            memory = memory_errors(SOLVER_MATRICES, tasks.n_features)
+            with restore_on_failure(self), one_blas_thread, memory:
                 objective = self._objective(tasks, check_threads(self.n_threads))
                 start = self._warm_start(tasks.n_features) if self.warm_start else None
                 self._remember_features(tasks if y is None else X)
@@ -214,7 +219,7 @@ def fit_path(
     lam to the smallest, and each starts from the one before, unless that did not converge.
     """
     learners = [clone(learner).set_params(lam=lam) for lam in lams]
-    with one_blas_thread:
+    with one_blas_thread, memory_errors(SOLVER_MATRICES, tasks.n_features):
         objective, start = learners[0]._objective(tasks, n_threads), None
         for k in sorted(range(len(lams)), key=lambda k: -lams[k]):
             one = learners[k]

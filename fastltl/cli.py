@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastltl._arguments import EXPERIMENTS, build_parser
+from fastltl._text import printable
 
 if TYPE_CHECKING:
     from fastltl.experiments.report import Table
@@ -48,7 +49,7 @@ def run_compare(options: argparse.Namespace) -> None:
     about = f"{file}: tasks by {options.task}, target {options.target}, features {features}."
     settings = options.seed, not options.no_scale, options.jobs, options.dask
     compute = partial(compare.compare, tasks, *settings)
-    _run_comparison(compute, f"Does sharing help? {file}", about, options.out)
+    _run_comparison(compute, f"Does sharing help? {file}", printable(about), options.out)
 
 
 def run_reproduce(options: argparse.Namespace) -> None:
@@ -65,6 +66,7 @@ def run_reproduce(options: argparse.Namespace) -> None:
         print("Skipping schools: neither --schools nor FASTLTL_SCHOOLS names schoolData.mat.")
     if "schools" in names:
         paper.schools_tasks(options.schools)  # reports an unreadable file before the long runs
+    report.check_outputs(options.out, names)
     _compile(paper.compile_kernels)
     computed = []
     for name in names:
@@ -82,7 +84,7 @@ def run_reproduce(options: argparse.Namespace) -> None:
         print(f"\n{name}: {results['manifest']['seconds']:.0f} s of computing")
         for claim in claims.check_claims(results):
             print(f"  {claim.holds:<7} {claim.claim}\n          {claim.figures}", flush=True)
-    print(f"\nReport: {report.write_reproduction(computed, options.out)}")
+    print(f"\nReport: {printable(report.write_reproduction(computed, options.out))}")
 
 
 def _run_prior(options: argparse.Namespace) -> None:
@@ -91,6 +93,7 @@ def _run_prior(options: argparse.Namespace) -> None:
 
     if options.schools is not None:
         paper.schools_tasks(options.schools)  # reports an unreadable file before the long run
+    report.check_outputs(options.out, ["prior"])
     _compile(prior.compile_kernels)
     results = prior.reproduce(
         options.out,
@@ -106,7 +109,7 @@ def _run_prior(options: argparse.Namespace) -> None:
     for title, table in report.prior_tables(results).items():
         print(f"\n{title}")
         _print_table(table)
-    print("", *report.prior_notes(results), "", f"Report: {page}", sep="\n")
+    print("", *report.prior_notes(results), "", f"Report: {printable(page)}", sep="\n")
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -123,14 +126,15 @@ def run_train(options: argparse.Namespace) -> int:
         _compile(train.compile_kernels)
         training = train.Training(stream, options.checkpoint, settings, options.skip_bad)
         if training.n_read and options.checkpoint.exists():
-            print(f"Resuming after {training.n_read} tasks from {options.checkpoint}.", flush=True)
+            source = printable(options.checkpoint)
+            print(f"Resuming after {training.n_read} tasks from {source}.", flush=True)
         has_ended = training.run(options.every, lambda: bool(signals))
     if training.n_learned:
         skipped = f", skipped {training.n_skipped}" if training.n_skipped else ""
         summary = training.learner.progress_summary()
         progress = ", ".join(f"{name} {value}" for name, value in summary.items())
         print(f"Learned from {training.n_learned} tasks{skipped}; validation: {progress}.")
-        print(f"Saved: {options.checkpoint}")
+        print(f"Saved: {printable(options.checkpoint)}")
         stopped = "Stopped before the end: run the same command to resume."
     elif has_ended:
         raise ValueError(
@@ -172,9 +176,9 @@ def run_adapt(options: argparse.Namespace) -> None:
         names = options.task, options.target
         found = train.adapt(options.checkpoint, options.file, *names, options.out, options.repeats)
     for warning in caught:
-        print(f"Note: {warning.message}", file=sys.stderr)
+        print(f"Note: {printable(warning.message)}", file=sys.stderr)
     print(f"{found.n_tasks} tasks, {found.n_fitted} rows with target, {found.n_predicted} without")
-    print(f"Weights: {found.weights}\nPredictions: {found.predictions}")
+    print(f"Weights: {printable(found.weights)}\nPredictions: {printable(found.predictions)}")
 
 
 def _check_cluster(address: str | None) -> None:
@@ -194,6 +198,7 @@ def _run_comparison(compute: Callable[[], Results], title: str, about: str, out:
     """Compute, write the results and the report, then print: the reader may close the pipe."""
     from fastltl.experiments import compare, report, results
 
+    report.check_outputs(out, ["compare"])
     print(about, flush=True)
     _compile(compare.compile_comparison)
     found = compute()
@@ -206,11 +211,11 @@ def _run_comparison(compute: Callable[[], Results], title: str, about: str, out:
     _print_table(report.method_table(found))
     print(f"\n{found['verdict']['sentence']}\n\n{report.rank_sentence(found['representation'])}")
     _print_table(report.direction_table(found["representation"]))
-    print(f"\nReport: {page}")
+    print(f"\nReport: {printable(page)}")
 
 
 def _print_table(table: Table) -> None:
-    lines = [table.header, *table.rows]
+    lines = [[printable(cell) for cell in line] for line in (table.header, *table.rows)]
     widths = [max(len(line[k]) for line in lines) for k in range(len(table.header))]
     for line in lines:
         cells = [
@@ -262,6 +267,9 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # it may be None, or what a caller put there
+            stream.reconfigure(errors="backslashreplace")
     options = build_parser().parse_args(arguments)
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
     try:
@@ -274,13 +282,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        message = " ".join(str(error).split())
+    except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError) as error:
+        message = " ".join(str(error).split()) or "not enough memory"  # of a bare MemoryError
         if isinstance(error, ModuleNotFoundError) and error.name:
             message = f"this needs the package {error.name}: pip install 'fastltl[cli]'"
         elif isinstance(error, OSError) and error.filename and error.strerror:
             message = f"{error.filename}: {error.strerror}"
-        print(f"fastltl {options.command}: {message}", file=sys.stderr)
+        print(f"fastltl {options.command}: {printable(message)}", file=sys.stderr)
         return 2
     finally:
         signal.signal(signal.SIGTERM, previous)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from fastltl._text import spreadsheet_cell
 from fastltl.base import RepresentationLearner
 from fastltl.bayes import BayesLTL
 from fastltl.io.checkpoints import (
@@ -212,7 +213,8 @@ def adapt(
     """Fit the tasks of a file with the representation of a checkpoint.
 
     Each task is fitted to its rows with a target; all rows are predicted. `task` and `target`
-    default to the columns that `fastltl train` recorded in the checkpoint.
+    default to the columns that `fastltl train` recorded in the checkpoint. Labels and names that
+    a spreadsheet would take for formulas are written with an apostrophe before them.
     """
     saved = read_checkpoint(checkpoint)
     learner, settings = restored(saved, checkpoint), saved.position.get("settings", {})
@@ -240,8 +242,8 @@ def adapt(
     out.mkdir(parents=True, exist_ok=True)
     n_tasks = n_fitted = n_predicted = 0
     with _csv_writer(paths[0]) as weights, _csv_writer(paths[1]) as predictions:
-        weights.writerow(["task", "intercept", *stream.feature_names])
-        predictions.writerow(["task", "row", target, "prediction"])
+        weights.writerow(["task", "intercept", *map(spreadsheet_cell, stream.feature_names)])
+        predictions.writerow(["task", "row", spreadsheet_cell(target), "prediction"])
         for streamed in stream.tasks():
             known = ~streamed.missing
             stream.check(streamed._replace(y=np.where(known, streamed.y, 0.0)))
@@ -252,10 +254,11 @@ def adapt(
             with _errors_naming(streamed):
                 model.fit(streamed.X[known], streamed.y[known])
                 predicted = model.predict(streamed.X).tolist()
-            weights.writerow([streamed.label, model.intercept_, *model.coef_.tolist()])
+            label = spreadsheet_cell(streamed.label)
+            weights.writerow([label, model.intercept_, *model.coef_.tolist()])
             targets = ["" if np.isnan(y) else y for y in streamed.y.tolist()]
             pairs = enumerate(zip(targets, predicted, strict=True), streamed.row)
-            predictions.writerows([streamed.label, row, *pair] for row, pair in pairs)
+            predictions.writerows([label, row, *pair] for row, pair in pairs)
             n_tasks += 1
             n_fitted += int(known.sum())
             n_predicted += int(streamed.missing.sum())
@@ -275,6 +278,7 @@ def _errors_naming(task: StreamedTask) -> Iterator[None]:
 def _csv_writer(path: Path) -> Iterator[Any]:
     """Open a CSV writer; the file appears when it is complete."""
     with whole_file(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        # Labels may be file names that are not UTF-8.
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
         yield csv.writer(text)
         text.detach()

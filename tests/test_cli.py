@@ -193,6 +193,23 @@ def test_interrupted_demo_prints_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "fastltl demo: interrupted"
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "not enough memory"),
+        (MemoryError("no memory\nfor 9 GB"), "no memory for 9 GB"),
+        (OverflowError("date value out of range"), "date value out of range"),
+    ],
+)
+def test_limits_of_the_machine_are_reported_in_one_line(error, message, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(paper, "demo", fail)
+    assert cli.main(["demo"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"fastltl demo: {message}"
+
+
 @pytest.mark.slow
 def test_module_runs_and_survives_a_closed_pipe():
     command = [sys.executable, "-m", "fastltl"]

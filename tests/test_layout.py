@@ -16,13 +16,13 @@ import fastltl
 PACKAGE = Path(fastltl.__file__).parent
 
 #: Bounds that keep the package readable. Modules are counted without __init__ and __main__.
-MAX_MODULES = 47
+MAX_MODULES = 48
 MAX_LINES = 450
 MAX_KERNEL_PARAMETERS = 10
 
 #: Modules in layers. A module imports only from those before it, unless inside a function.
 LAYERS = [
-    ["_validation", "_columns"],
+    ["_text", "_validation", "_columns"],
     ["_kernels.linalg", "_kernels.task", "_kernels.spectral", "_kernels.batch", "_kernels.online"],
     ["_kernels.prior", "_kernels.bayes"],
     ["_threads", "_plain_prior", "reference", "functional"],
@@ -156,9 +156,9 @@ def test_public_names_load_on_first_use():
         _ = fastltl.nothing
 
 
-def run(code, **environment):
+def run(code, *arguments, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         check=True,
@@ -231,3 +231,58 @@ def test_compiled_code_from_the_cache_is_never_stale(tmp_path):
     assert source.count("A[j, i] = A[i, j]") == 1
     called.write_text(source.replace("A[j, i] = A[i, j]", "A[j, i] = 7.0"))
     assert run(code, NUMBA_CACHE_DIR=cache) == f"{spectral} [[1.0, 7.0], [0.0, 1.0]]"
+
+
+#: Defines a function that compiles a kernel, or loads it from the cache, as a new process would. It
+#: returns whether the result is right and whether the kernel was loaded.
+LOAD_KERNEL = """
+import numpy as np
+from fastltl._kernels import linalg, spectral
+def load():
+    kernel = linalg.kernel(spectral.soft_threshold.py_func)
+    values = kernel(np.array([1.0, 2.0, 3.0]), 1.0).tolist()
+    return values == [0.0, 0.0, 1.0], sum(kernel.stats.cache_hits.values())
+"""
+
+#: Damages the files of the cache in many ways; prints what `load` returns the next two times. Numba
+#: would run the machine code with a flipped byte.
+DAMAGE_CACHE = """
+import sys
+from pathlib import Path
+ways = {
+    "emptied": lambda content: b"",
+    "cut to a byte": lambda content: content[:1],
+    "cut to a half": lambda content: content[: len(content) // 2],
+    "cut by a byte": lambda content: content[:-1],
+    "random": lambda content: np.random.default_rng(0).bytes(len(content)),
+    "flipped": lambda content: content[:-99] + bytes([content[-99] ^ 255]) + content[-98:],
+}
+load()
+found = {}
+for suffix in ("nbi", "nbc"):
+    (path,) = Path(sys.argv[1]).glob(f"*/*soft_threshold*.{suffix}")
+    for way, damage in ways.items():
+        path.write_bytes(damage(path.read_bytes()))
+        found[f"{suffix} {way}"] = load(), load()
+print(found)
+"""
+
+
+def test_damaged_cache_is_compiled_again_and_mended(tmp_path):
+    if numba.config.DISABLE_JIT:
+        pytest.skip("with the JIT off there is no cache")
+    cache = str(tmp_path)
+    found = ast.literal_eval(run(LOAD_KERNEL + DAMAGE_CACHE, cache, NUMBA_CACHE_DIR=cache))
+    assert found == dict.fromkeys(found, ((True, 0), (True, 1)))
+    assert len(found) == 12
+    assert run(f"{LOAD_KERNEL}\nprint(load())", NUMBA_CACHE_DIR=cache) == "(True, 1)"
+
+
+def test_kernels_run_where_the_cache_cannot_be_read_or_replaced(tmp_path):
+    if numba.config.DISABLE_JIT:
+        pytest.skip("with the JIT off there is no cache")
+    run(f"{LOAD_KERNEL}\nload()", NUMBA_CACHE_DIR=str(tmp_path))
+    (path,) = tmp_path.glob("*/*soft_threshold*.nbi")
+    path.unlink()
+    path.mkdir()
+    assert run(f"{LOAD_KERNEL}\nprint(load())", NUMBA_CACHE_DIR=str(tmp_path)) == "(True, 0)"

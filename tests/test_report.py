@@ -116,6 +116,27 @@ def test_pictures_are_saved_as_files(comparison_page):
         assert (comparison_page.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_names_of_pictures_are_known_before_they_are_drawn(compared):
+    for results in (compared, *map(fake_results, paper.EXPERIMENTS)):
+        name = results["manifest"]["experiment"]
+        assert [picture.name for picture in figures.draw(results)] == figures.PICTURES[name]
+
+
+def test_words_from_right_to_left_are_isolated():
+    """Otherwise a browser would put the second number to the left of the first."""
+    text = "+0.5 \u05e9\u05dd \u05e8\u05d1, -0.4 \u0639<b>"
+    shown = "+0.5 <bdi>\u05e9\u05dd \u05e8\u05d1</bdi>, -0.4 <bdi>\u0639</bdi>&lt;b&gt;"
+    assert report.isolated(text) == shown
+    assert report.isolated("a \u202e1") == "a \\u202e1"
+
+
+def test_title_of_the_page_has_no_tags(compared, tmp_path):
+    path = report.write_comparison(compared, "\u05e9\u05dd <1> \x1b", "", tmp_path)
+    content = path.read_text(encoding="utf-8")
+    assert "<title>\u05e9\u05dd &lt;1&gt; \\x1b</title>" in content
+    assert "<h1><bdi>\u05e9\u05dd</bdi> &lt;1&gt; \\x1b</h1>" in content
+
+
 def test_output_is_reproducible(compared, comparison_page, tmp_path):
     again = report.write_comparison(compared, "Does <sharing> help?", "Tasks & targets.", tmp_path)
     for path in comparison_page.parent.iterdir():

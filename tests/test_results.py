@@ -1,6 +1,7 @@
 """Tests of fastltl.experiments.results: computing cells, and results files."""
 
 import json
+import os
 import warnings
 
 import pytest
@@ -34,6 +35,14 @@ def test_error_of_a_cell_is_raised(n_jobs):
 
     with pytest.raises(ValueError, match="x must not be one"):
         list(results.compute_cells(fail_at_one, [{"x": 0}, {"x": 1}], n_jobs, "failing"))
+
+
+def test_killed_worker_is_reported_as_a_lack_of_memory():
+    def end(cell):
+        os._exit(1)
+
+    with pytest.raises(MemoryError, match=r"a worker process was killed, .*: use fewer jobs"):
+        list(results.compute_cells(end, [{"x": 0}, {"x": 1}], 2, "ending"))
 
 
 def test_continue_results(tmp_path):

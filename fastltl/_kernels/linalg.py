@@ -12,7 +12,8 @@ Fortran reads a row-major matrix as its transpose, so its upper triangle is our 
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numba
 import numpy as np
 from numba import types
 from numba.core import cgutils
+from numba.core.caching import IndexDataCacheFile
 from numba.extending import get_cython_function_address, intrinsic
 
 EPS = float(np.finfo(np.float64).eps)
@@ -54,6 +56,43 @@ def _source_digest() -> str:
 _DIGEST = _source_digest()
 
 
+class CheckedCacheFile(IndexDataCacheFile):
+    """Numba's cache files, with a checksum at the end of each; a damaged file counts as absent.
+
+    Numba itself raises the errors of unpickling, and runs damaged machine code. It compiles and
+    writes anew where a file is absent. Unpickling ignores the bytes after a pickle.
+    """
+
+    @contextlib.contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
+        content = io.BytesIO()
+        yield content
+        with super()._open_for_write(filepath) as file:
+            file.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
+
+    def _check(self, path: str) -> None:
+        """Raise OSError if a file cannot be read or has another checksum."""
+        content = Path(path).read_bytes()
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+            raise OSError(f"{path} is damaged")
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            self._check(self._index_path)
+        except OSError:
+            return {}
+        return super()._load_index()  # type: ignore[no-any-return]
+
+    def _load_data(self, name: str) -> Any:
+        self._check(self._data_path(name))  # on an OSError the caller compiles
+        return super()._load_data(name)
+
+    def save(self, *entry: Any) -> None:
+        """Save compiled code; if it cannot be written, the next process compiles again."""
+        with contextlib.suppress(OSError):
+            super().save(*entry)
+
+
 def kernel(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a function without the GIL, and cache the machine code on disk if possible.
 
@@ -68,6 +107,7 @@ def kernel(function: Callable[..., Any], **options: Any) -> Any:
     function.__qualname__ = f"{name}.{_DIGEST}"
     with contextlib.suppress(RuntimeError):  # Numba found no folder it can write to
         compiled.enable_caching()
+        compiled._cache._cache_file.__class__ = CheckedCacheFile  # Numba takes no class for it
     function.__qualname__ = name
     return compiled
 

@@ -56,6 +56,20 @@ RATIOS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6)
 #: Names of the noises in the names of files.
 NOISE_LEVELS = dict(zip(paper.NOISES, ("paper", "lower"), strict=True))
 
+#: Names of online LTL's steps in the names of files.
+STEPS = {paper.DEFAULT: "default", paper.PAPER: "paper", paper.PAPER_TUNED: "tuned"}
+
+#: Names of the pictures of each experiment.
+PICTURES = {
+    "compare": ["gains", "learning", "spectrum"],
+    "grid": [f"grid-{x}-noise-{y}" for x, y in product(NOISE_LEVELS.values(), STEPS.values())],
+    "stream": [f"stream-{level}-noise" for level in NOISE_LEVELS.values()],
+    "timing": [],
+    "schools": ["schools"],
+    "bounds": ["bounds"],
+    "prior": ["prior"],
+}
+
 STYLE: Any = {
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -190,8 +204,7 @@ def _spectrum(results: Results) -> Picture:
 def _grid(results: Results) -> list[Picture]:
     """Draw a map of the gains for each noise and step."""
     pictures = []
-    steps = {paper.DEFAULT: "default", paper.PAPER: "paper", paper.PAPER_TUNED: "tuned"}
-    for (noise, level), (method, step) in product(NOISE_LEVELS.items(), steps.items()):
+    for (noise, level), (method, step) in product(NOISE_LEVELS.items(), STEPS.items()):
         rows = select(results["summary"], noise=noise, method=method)
         caption = (
             f"Gain of {method} over ITL, in percent of ITL's test error, by the number of "

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from fastltl._text import printable
 from fastltl.experiments.claims import check_claims
 from fastltl.experiments.compare import FEWEST_SAMPLES, FOLDS
-from fastltl.experiments.figures import FAINT, INK, Picture, draw, render
+from fastltl.experiments.figures import FAINT, INK, PICTURES, Picture, draw, render
 from fastltl.experiments.paper import TIMED_LAM, TIMED_TOL
 from fastltl.experiments.prior import (
     GPBOOST,
@@ -27,7 +28,17 @@ from fastltl.experiments.prior import (
     SCHOOLS,
 )
 from fastltl.experiments.results import Results, Row, select
-from fastltl.io.checkpoints import write_whole
+from fastltl.io.checkpoints import check_writable, write_whole
+
+#: Formats of the files of a picture.
+PICTURE_KINDS = ("svg", "png")
+
+#: Words written from right to left. Numbers beside them would be reordered.
+RIGHT_TO_LEFT = re.compile(
+    "[{0}](?:[{0} ]*[{0}])?".format(
+        "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+    )
+)
 
 
 class Table(NamedTuple):
@@ -45,6 +56,16 @@ class Section(NamedTuple):
     text: Sequence[str] = ()
     table: Table | None = None
     pictures: Sequence[Picture] = ()
+
+
+def check_outputs(out: Path, experiments: Sequence[str]) -> None:
+    """Check that the results, page and pictures of experiments can be written to a folder."""
+    names = ["report.html"]
+    for name in experiments:
+        names.append("results.json" if name == "compare" else f"{name}.json")
+        names += [f"{picture}.{kind}" for picture in PICTURES[name] for kind in PICTURE_KINDS]
+    for file in names:
+        check_writable(out / file)
 
 
 def write_comparison(results: Results, title: str, about: str, out: Path) -> Path:
@@ -273,6 +294,14 @@ def _warnings(results: Results) -> list[str]:
     return [f"Warning in {n} of the computations: {text}" for text, n in counts]
 
 
+def isolated(text: Any) -> Markup:
+    """Return text for the page: escaped, and no name in it reorders the numbers beside it."""
+    if isinstance(text, Markup):
+        return text
+    escaped = html.escape(printable(text))
+    return Markup(RIGHT_TO_LEFT.sub(r"<bdi>\g<0></bdi>", escaped))
+
+
 def inline_svg(picture: Picture) -> Markup:
     """Return a picture as SVG for the page, with the colours of the page and unique ids."""
     svg = render(picture, "svg").decode()
@@ -288,12 +317,15 @@ def _write(
 ) -> Path:
     """Write the page, and its pictures as PNG and as SVG; return the path of the page."""
     manifest = "\n".join(json.dumps(results["manifest"], indent=2) for results in all_results)
-    page = {"title": title, "answer": answer, "sections": sections, "manifest": manifest}
+    page = {"answer": answer, "sections": sections, "manifest": escape(manifest)}
+    page |= {"title": title, "tab": escape(printable(title))}  # a tab shows no tags
     template = files("fastltl.experiments").joinpath("report.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, finalize=isolated, trim_blocks=True, lstrip_blocks=True
+    )
     content = environment.from_string(template).render(page=page, inline_svg=inline_svg)
     for picture in [picture for section in sections for picture in section.pictures]:
-        for kind in ("svg", "png"):
+        for kind in PICTURE_KINDS:
             write_whole(out / f"{picture.name}.{kind}", render(picture, kind))
     path = out / "report.html"
     write_whole(path, content.encode())

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -97,7 +98,13 @@ def compute_cells(
         done = parallel(delayed(_compute)(compute, cell) for cell in cells)
     else:
         done = map_on_cluster(partial(_compute, compute), cells, dask)
-    yield from tqdm(done, total=len(cells), desc=label, unit="cell", disable=not cells)
+    try:
+        yield from tqdm(done, total=len(cells), desc=label, unit="cell", disable=not cells)
+    except BrokenExecutor as error:
+        raise MemoryError(
+            "a worker process was killed, most likely for lack of memory: use fewer jobs, or fewer "
+            "features."
+        ) from error
 
 
 def map_on_cluster(work: Compute, cells: Sequence[Cell], address: str) -> Iterator[Any]:

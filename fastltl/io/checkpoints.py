@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple
@@ -49,24 +50,37 @@ SEAL = b"fastltl checkpoint, sha256 "
 DIGITS = 64
 
 
+def check_writable(path: str | PathLike[str]) -> Path:
+    """Return the file that a path or link names; raise if it cannot be written.
+
+    Where the folder does not exist yet, it can be created.
+    """
+    found = Path(os.path.realpath(check_path(path)))
+    if found.exists() and not found.is_file():
+        raise ValueError(f"not a regular file: {found}; choose another path.")
+    if Path(path).is_symlink() and not os.access(found.parent, os.W_OK):
+        raise ValueError(f"{path} is a link to {found}, which cannot be written: remove it.")
+    return found
+
+
 @contextmanager
 def whole_file(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file for writing that takes its name only once it is complete and on the disk.
 
     Until then a file of that name stays as it is. A process that is killed leaves a partial file
-    behind, which `discard_unfinished` removes.
+    behind, which `discard_unfinished` removes. The new file has the permissions of the old one,
+    and at no time more.
     """
-    path = Path(os.path.realpath(check_path(path)))
-    if path.exists() and not path.is_file():
-        raise ValueError(f"not a regular file: {path}; choose another path.")
+    path = check_writable(path)
     begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666  # less the umask
     try:
-        with begun.open("x+b") as file:
+        with open(begun, "x+b", opener=partial(os.open, mode=mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if path.exists():
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+        if path.exists():
+            begun.chmod(stat.S_IMODE(path.stat().st_mode))
         begun.replace(path)
     except BaseException as error:
         begun.unlink(missing_ok=True)

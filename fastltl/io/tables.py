@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,7 +52,8 @@ def read_tasks(
         _check_no_missing(table[name], name)
     labels, targets = table[task].to_numpy(zero_copy_only=False), arrow_floats(table[target])
     if targets is None:
-        found = f"{target!r}, which holds {table[target].type} such as {table[target][0].as_py()!r}"
+        first = table[target].to_numpy(zero_copy_only=False)[0]  # as_py has no dates after 9999
+        found = f"{target!r}, which holds {table[target].type} such as {first!r}"
         if labels.dtype.kind in "fiu":
             found += f": task and target may be swapped, since {task!r} holds numbers"
         raise ValueError(f"target must name a column of numbers, got {found}.")
@@ -77,8 +79,11 @@ def _read_table(path: Path) -> Any:
             table = parquet.read_table(pyarrow.BufferReader(content))
             table.validate(full=True)  # finds text that is not valid UTF-8
             return table
+        # A block holds the header and some rows, however many columns there are.
+        block_size = min(max(2**20, 64 * len(content.partition(b"\n")[0])), 2**30)
         return csv.read_csv(
             pyarrow.BufferReader(content),
+            read_options=csv.ReadOptions(block_size=block_size),
             parse_options=csv_options(content),
             convert_options=csv.ConvertOptions(strings_can_be_null=True),
         )
@@ -96,6 +101,13 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = reason_of(error).rstrip(".")
         raise ValueError(f"{path} cannot be read as a {kind} table: {reason}.") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path} must have a name in UTF-8 to be opened: rename it.") from error
+    except OverflowError as error:
+        raise ValueError(
+            f"{path} must hold dates and durations that Python has, up to the year 9999, got one "
+            f"beyond ({reason_of(error)}): convert them to numbers or text."
+        ) from error
 
 
 def table_format(start: bytes, path: Path) -> str:
@@ -112,8 +124,9 @@ def csv_options(content: bytes) -> Any:
     """Parse CSV by the comma, semicolon or tab, whichever is most frequent in the header."""
     from pyarrow import csv
 
-    header = content[: 2**20].lstrip().splitlines()[0].decode()
-    delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", header).count)
+    header = content[: 2**20].lstrip().splitlines()[0]
+    text = codecs.getincrementaldecoder("utf-8")().decode(header)  # it may end within a character
+    delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", text).count)
     return csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
 
