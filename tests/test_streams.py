@@ -355,14 +355,14 @@ def test_blocks_of_a_csv_file_end_where_rows_do(text, size):
     assert sum(map(len, cut)) == len(content) - ends[-1]
 
 
-def test_rows_before_a_wrong_one_are_read(tmp_path):
+@pytest.mark.parametrize("block", [1, 300, streams.BLOCK_BYTES])
+def test_row_of_a_parse_error_is_that_of_the_file(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
     path = tmp_path / "table.csv"
-    path.write_text("task,a,y\n\nt,1,2\nt,1,2\nu,1,2\nu,1\nv,1,2\n")
-    tasks = ltl.open_stream(path, task="task", target="y").tasks()
-    assert len(next(tasks).y) == 2
-    message = r"cannot be read as a CSV table: Expected 3 columns, got 2 in row 4\."
+    path.write_text("task,a,y\n" + "t,1,2\n" * 999 + "t,1\nt,1,2\n")
+    message = r"cannot be read as a CSV table: .*Row #1000: Expected 3 columns, got 2: t,1\."
     with pytest.raises(ValueError, match=message):
-        next(tasks)
+        list(ltl.open_stream(path, task="task", target="y").tasks())
 
 
 @pytest.mark.parametrize("block", [1, 50, streams.BLOCK_BYTES])

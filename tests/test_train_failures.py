@@ -12,6 +12,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow
@@ -44,6 +45,16 @@ def command(table, checkpoint, *options):
     return [sys.executable, "-m", "fastltl", *train_arguments(table, checkpoint, *options)]
 
 
+@contextmanager
+def started(arguments, **options):
+    """Start a process, and end it with the block."""
+    with subprocess.Popen(arguments, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def wait_for(condition, process=None):
     """Poll until a condition holds or the process ends."""
     deadline = time.monotonic() + 300
@@ -65,7 +76,7 @@ def test_second_training_of_a_checkpoint_is_refused(long_table, tmp_path, capsys
     """The second process deletes nothing, and the first ends as if it were alone."""
     checkpoint, other_name = tmp_path / "c.npz", tmp_path / "link.npz"
     other_name.symlink_to(checkpoint)
-    with subprocess.Popen(command(long_table, checkpoint), **PIPES) as process:
+    with started(command(long_table, checkpoint), **PIPES) as process:
         wait_for(checkpoint.exists, process)
         process.send_signal(signal.SIGSTOP)
         part = tmp_path / ".c.npz.00000000.part"
@@ -89,7 +100,7 @@ def test_second_training_of_a_checkpoint_is_refused(long_table, tmp_path, capsys
 
 def test_lock_of_a_killed_training_is_free(long_table, tmp_path):
     checkpoint = tmp_path / "c.npz"
-    with subprocess.Popen(command(long_table, checkpoint), **PIPES) as process:
+    with started(command(long_table, checkpoint), **PIPES) as process:
         wait_for(checkpoint.exists, process)
         process.kill()
     assert ".c.npz.lock" in files_of(checkpoint)
@@ -159,7 +170,7 @@ def test_reader_that_goes_does_not_stop_training(long_table, tmp_path):
     """As in `fastltl train ... 2>&1 | head -1`."""
     whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats")
     checkpoint, pipes = tmp_path / "c.npz", PIPES | {"stderr": subprocess.STDOUT}
-    with subprocess.Popen(command(long_table, checkpoint), **pipes) as process:
+    with started(command(long_table, checkpoint), **pipes) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(300) == 0
@@ -171,7 +182,7 @@ def test_reader_that_does_not_read_does_not_stop_training(long_table, tmp_path):
     whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats")
     reading, writing = os.pipe()
     checkpoint = tmp_path / "c.npz"
-    with subprocess.Popen(
+    with started(
         command(long_table, checkpoint), stdout=subprocess.PIPE, stderr=writing
     ) as process:
         wait_for(checkpoint.exists, process)
@@ -199,7 +210,7 @@ def test_terminal_that_goes_ends_training_after_a_save(long_table, tmp_path):
     checkpoint = tmp_path / "c.npz"
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
-    with subprocess.Popen(
+    with started(
         [*command(long_table, checkpoint)[:-2], "--every", "100000"],
         stdin=theirs,
         stdout=theirs,
@@ -223,7 +234,7 @@ def test_hangup_is_ignored_under_nohup(long_table, tmp_path):
 
     checkpoint = tmp_path / "c.npz"
     arguments = command(long_table, checkpoint)
-    with subprocess.Popen(arguments, preexec_fn=ignore, **PIPES) as process:
+    with started(arguments, preexec_fn=ignore, **PIPES) as process:
         wait_for(checkpoint.exists, process)
         process.send_signal(signal.SIGHUP)
         process.communicate(timeout=300)
@@ -327,12 +338,12 @@ def test_signal_while_tasks_are_read_again(table, tmp_path, monkeypatch, capsys)
 
 
 def test_half_written_file_is_learned_up_to_its_last_whole_task(table, tmp_path, capsys):
-    """Whereever the file ends within a line, the run over the complete file gives the same bits."""
+    """Wherever the file ends within a line, the run over the complete file gives the same bits."""
     whole, content = run_training(table, tmp_path / "whole.npz"), table.read_bytes()
     row = content.index(b"s100,")
     second_row = content.index(b"s100,", row + 1)
     next_task = content.index(b"s101,")
-    #: The end of the file, and the number of tasks that are certainly complete.
+    # The end of the file, and the number of tasks that are certainly complete.
     cuts = [
         (row + 1, 99),  # s
         (row + 3, 99),  # s10, which is also the label of an earlier task

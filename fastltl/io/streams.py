@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -316,17 +317,10 @@ class _CSV(_Table):
     def _batches(
         self, blocks: Iterable[bytes], parse: Any, names: list[str], columns: list[str]
     ) -> Iterator[Any]:
-        """Parse blocks of rows; a row with too few or too many columns ends them with an error."""
+        """Parse blocks of rows one by one."""
         import pyarrow
         from pyarrow import csv
 
-        wrong: list[Any] = []
-
-        def skip(row: Any) -> str:
-            wrong.append(row)
-            return "skip"
-
-        parse.invalid_row_handler = skip
         # Columns are read as text, since pyarrow would infer types from the first block alone.
         types = dict.fromkeys(columns, pyarrow.string())
         convert = csv.ConvertOptions(column_types=types, include_columns=columns)
@@ -334,14 +328,18 @@ class _CSV(_Table):
         for block in blocks:
             one_block: dict[str, Any] = {"use_threads": False, "block_size": len(block) + 1}
             read = csv.ReadOptions(column_names=names, **one_block)
-            with csv.open_csv(pyarrow.BufferReader(block), read, parse, convert) as reader:
-                for batch in reader:  # of all rows, since the reader gets one block only
-                    yield batch.slice(0, wrong[0].number - 1) if wrong else batch
-                    n_rows += len(batch)
-            if wrong:
-                row = n_rows - len(batch) + wrong[0].number
-                found = f"Expected {wrong[0].expected_columns} columns, got"
-                raise pyarrow.ArrowInvalid(f"{found} {wrong[0].actual_columns} in row {row}")
+            try:
+                with csv.open_csv(pyarrow.BufferReader(block), read, parse, convert) as reader:
+                    batches = list(reader)
+            except pyarrow.ArrowInvalid as error:
+                # pyarrow counts rows from the start of the block.
+                found = re.match(r"(.*?Row #)(\d+)(.*)", str(error))
+                if found is None:
+                    raise
+                message = f"{found[1]}{n_rows + int(found[2])}{found[3]}"
+                raise pyarrow.ArrowInvalid(message) from error
+            yield from batches
+            n_rows += sum(map(len, batches))
 
     def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
         import pyarrow
