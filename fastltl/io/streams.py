@@ -61,8 +61,8 @@ def open_stream(
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
     The rows of a task must be adjacent. Memory does not grow with the file: it holds the largest
-    task (of a folder, the largest file), a few megabytes, and about 20 bytes for each task read,
-    to detect labels that repeat.
+    task (of a folder, the largest file), about 20 megabytes, and 20 bytes for each task read, to
+    detect labels that repeat.
 
     Parameters
     ----------
