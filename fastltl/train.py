@@ -186,7 +186,8 @@ class Training:
         """Save what was learned before an error, and add to its message what that is."""
         # A failure within a step, for want of memory, leaves some candidates ahead of others.
         if self.n_learned and (self.learner._run.state.records["n_tasks"] == self.n_learned).all():
-            self.save()
+            with suppress(MemoryError):  # then the last checkpoint stays
+                self.save()
         saved = "Nothing was saved."
         if self.n_saved:
             n_tasks = "all tasks" if self.n_saved == self.n_read else f"{self.n_saved} tasks"
@@ -249,7 +250,9 @@ def locked(path: Path) -> Iterator[bool]:
             try:
                 _lock(file.fileno())
             except (BlockingIOError, PermissionError) as error:
-                holder = " ".join(file.read(200).split()) or "another process"
+                file.seek(0)
+                text = file.read(200).strip()
+                holder = text if text and text.isprintable() else "another process"
                 message = f"{holder} trains it: wait until that ends, or use another checkpoint"
                 raise OSError(error.errno, message, str(path)) from error
             except OSError as error:

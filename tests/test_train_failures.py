@@ -109,6 +109,14 @@ def test_lock_of_a_killed_training_is_free(long_table, tmp_path):
     assert ".c.npz.lock" not in files_of(checkpoint)
 
 
+def test_holder_of_a_lock_is_shown_only_if_it_is_plain_text(tmp_path):
+    checkpoint = tmp_path / "c.npz"
+    with train.locked(checkpoint):
+        (tmp_path / ".c.npz.lock").write_text("\x1b[2J")
+        with pytest.raises(BlockingIOError, match="another process trains it"):
+            train.locked(checkpoint).__enter__()
+
+
 def test_lock_is_exclusive_while_its_file_comes_and_goes(tmp_path):
     """The file is removed with each release, and others may hold a file that was removed."""
     inside, together, n_locked = [], [], []
@@ -259,6 +267,23 @@ def fail_at(monkeypatch, n_tasks, error):
         return learn(self, X, y)
 
     monkeypatch.setattr(ltl.OnlineLTLPath, "partial_fit", partial_fit)
+
+
+def test_save_that_fails_after_a_failure_keeps_the_last_one(table, tmp_path, monkeypatch, capsys):
+    checkpoint = tmp_path / "c.npz"
+    run_training(write_table(table, TASKS[:50]), checkpoint)
+    before = checkpoint.read_bytes()
+    write_table(table, TASKS)
+
+    def write(*_):
+        raise MemoryError
+
+    fail_at(monkeypatch, 57, MemoryError())
+    monkeypatch.setattr(train, "write_checkpoint", write)
+    assert cli.main(train_arguments(table, checkpoint)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"fastltl train: out of memory. {checkpoint} holds 50 tasks before it."
+    assert checkpoint.read_bytes() == before
 
 
 @pytest.mark.parametrize(
