@@ -90,7 +90,8 @@ def _add_train(commands: Commands) -> None:
         help="learn from a stream of tasks, with checkpoints",
         description="Learn from the tasks of a file one by one, for 30 values of lam at once. "
         "After an interruption, or when tasks were added, the same command resumes from its "
-        "checkpoint.",
+        "checkpoint. A CSV file whose last line has no newline counts as half written: that line "
+        "and the last task before it are learned once the newline is there.",
     ).add_argument
     add("stream", type=Path, metavar="STREAM", help=STREAM_HELP)
     add("--task", metavar="COL", help="column with the task labels; rows of a task are adjacent")

@@ -9,10 +9,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fastltl._arguments import EXPERIMENTS, build_parser
 from fastltl._text import printable
@@ -113,28 +113,49 @@ def _run_prior(options: argparse.Namespace) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Learn from a stream, resuming from the checkpoint if it exists."""
+    """Learn from a stream, resuming from the checkpoint if it exists.
+
+    The exit status is about the training alone: it does not matter whether anyone reads the output.
+    """
+    with redirect_stdout(_Output(sys.stdout)):
+        status = _train(options)
+        sys.stdout.flush()
+    return status
+
+
+def _train(options: argparse.Namespace) -> int:
     from fastltl import train
     from fastltl.io.streams import open_stream
 
     features = tuple(options.features) if options.features else None
     columns = options.task, options.target, features
-    stream = open_stream(options.stream, *columns, options.repeats)
-    fit_intercept = not options.no_intercept
+    checkpoint, fit_intercept = printable(options.checkpoint), not options.no_intercept
     settings = train.Settings(*columns, options.lam, options.validation, fit_intercept)
-    with _stop_signals() as signals:
+    with _stop_signals() as signals, train.locked(options.checkpoint) as is_locked:
+        if not is_locked:
+            wanted = f"make sure that no other process trains {checkpoint}"
+            print(f"Note: its file system has no locks: {wanted}.", file=sys.stderr)
+        stream = open_stream(options.stream, *columns, options.repeats)
         _compile(train.compile_kernels)
-        training = train.Training(stream, options.checkpoint, settings, options.skip_bad)
+        training = train.Training(
+            stream, options.checkpoint, settings, options.skip_bad, lambda: bool(signals)
+        )
         if training.n_read and options.checkpoint.exists():
-            source = printable(options.checkpoint)
-            print(f"Resuming after {training.n_read} tasks from {source}.", flush=True)
-        has_ended = training.run(options.every, lambda: bool(signals))
+            print(f"Resuming after {training.n_read} tasks from {checkpoint}.", flush=True)
+        has_ended = training.run(options.every)
+    if has_ended and training.held_back is not None:
+        print(
+            f"Note: the last line of {printable(options.stream)} has no newline: it and the last "
+            f"task before it, {printable(repr(training.held_back))}, wait until it has one. If the "
+            "file is complete, add one.",
+            file=sys.stderr,
+        )
     if training.n_learned:
         skipped = f", skipped {training.n_skipped}" if training.n_skipped else ""
         summary = training.learner.progress_summary()
         progress = ", ".join(f"{name} {value}" for name, value in summary.items())
         print(f"Learned from {training.n_learned} tasks{skipped}; validation: {progress}.")
-        print(f"Saved: {printable(options.checkpoint)}")
+        print(f"Saved: {checkpoint}")
         stopped = "Stopped before the end: run the same command to resume."
     elif has_ended:
         raise ValueError(
@@ -151,15 +172,22 @@ def run_train(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in a list; a second signal raises KeyboardInterrupt."""
+    """Collect SIGINT, SIGTERM and SIGHUP; a second one raises KeyboardInterrupt.
+
+    A terminal that closes may send SIGHUP twice, and one that nohup ignores stays ignored.
+    """
     received: list[int] = []
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    numbers = {signal.SIGINT, signal.SIGTERM}
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.add(hangup)
 
     def record(number: int, frame: object) -> None:
-        if received:
+        if received and number != hangup:
             raise KeyboardInterrupt
         received.append(number)
 
-    previous = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, record) for number in numbers}
     try:
         yield received
     finally:
@@ -254,6 +282,44 @@ def run_warmup(options: argparse.Namespace) -> None:
     print(f"compiled, or loaded from the cache, in {time.perf_counter() - start:.1f} s")
 
 
+class _Output:
+    """A text stream that, once nothing can be written to it, goes to the null device."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._ignoring_failure():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._ignoring_failure():
+            self._stream.flush()
+
+    @contextmanager
+    def _ignoring_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+@contextmanager
+def _lasting_stderr() -> Iterator[None]:
+    """Let no command fail because its messages cannot be written."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed, so that the next file to be opened would receive messages
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    with redirect_stderr(_Output(sys.stderr)):
+        yield
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "demo": run_demo,
     "compare": run_compare,
@@ -265,6 +331,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
 }
 
 
+@_lasting_stderr()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     for stream in (sys.stdout, sys.stderr):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import io
+import os
+import platform
+import select
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,10 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from fastltl._text import spreadsheet_cell
+from fastltl._online_run import MOST_TASKS
+from fastltl._text import printable, spreadsheet_cell
+from fastltl._validation import read_errors
 from fastltl.base import RepresentationLearner
 from fastltl.bayes import BayesLTL
 from fastltl.io.checkpoints import (
+    check_type,
     discard_unfinished,
     read_checkpoint,
     restored,
@@ -32,6 +39,24 @@ from fastltl.metrics import evaluate
 from fastltl.path import OnlineLTLPath
 from fastltl.ridge import RepresentationRidge
 from fastltl.tasks import TaskSet
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: int) -> None:
+        os.lseek(file, 2**30, os.SEEK_SET)  # other processes cannot read the bytes locked
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        os.lseek(file, 0, os.SEEK_SET)
+
+else:
+    import fcntl
+
+    def _lock(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+#: Errors of file systems that have no locks.
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 #: Largest share of the time spent on evaluating progress.
 PROGRESS_SHARE = 0.1
@@ -53,25 +78,32 @@ class Training:
     """Fit an `OnlineLTLPath` to a stream, resuming from its checkpoint if there is one.
 
     The first tasks of the stream are kept for validation, the others are learned one by one. A
-    task that cannot be learned is skipped if `skip_bad`, and else ends the training.
+    task that cannot be learned is skipped if `skip_bad`, and else ends the training. It also ends
+    after the task within which `should_stop()` becomes true.
     """
 
     def __init__(
-        self, stream: TaskStream, path: Path, settings: Settings, skip_bad: bool = False
+        self,
+        stream: TaskStream,
+        path: Path,
+        settings: Settings,
+        skip_bad: bool,
+        should_stop: Callable[[], bool],
     ) -> None:
         self.stream, self.path, self.settings, self.skip_bad = stream, path, settings, skip_bad
-        self.n_read = self.n_skipped = self.n_saved = 0
+        self.should_stop = should_stop
+        self.n_read = self.n_skipped = self.n_learned = self.n_saved = 0
+        self.held_back: Hashable = None  #: label of a last task that may still be written
         self._digest = hashlib.blake2b(digest_size=16)  # of all tasks read
-        self._tasks = stream.tasks()
+        self._tasks = self._read()
         if path.suffix == ".npz" and stream.path == path.resolve().parent:
             raise ValueError(f"checkpoint must be outside the folder of the stream, got {path}.")
         discard_unfinished(path)
         self.learner = self._resume() if path.exists() else self._start()
 
-    @property
-    def n_learned(self) -> int:
-        """Number of tasks learned."""
-        return self.learner.n_tasks_seen_ if self.learner.__sklearn_is_fitted__() else 0
+    def _read(self) -> Iterator[StreamedTask]:
+        """Read the tasks that are complete."""
+        self.held_back = yield from self.stream.tasks(hold_back=True)
 
     def _start(self) -> OnlineLTLPath:
         """Keep the first tasks for validation and create the learner."""
@@ -103,35 +135,42 @@ class Training:
         learner, position = restored(checkpoint, self.path), checkpoint.position
         if not isinstance(learner, OnlineLTLPath) or "settings" not in position:
             raise ValueError(f"{self.path} must be a checkpoint of fastltl train, got another.")
+        with read_errors(self.path, "a checkpoint of fastltl train"):
+            _check_position(position)
+            known_names = tuple(learner.feature_names_in_)
         for name, value in asdict(self.settings).items():
             saved = position["settings"].get(name)
             if value != saved:
                 raise ValueError(f"{name} must be {saved!r}, as in {self.path}, got {value!r}.")
         names = self.stream.feature_names
-        if names != tuple(learner.feature_names_in_):
-            wanted, found = ", ".join(learner.feature_names_in_), ", ".join(names)
+        if names != known_names:
+            wanted, found = ", ".join(map(str, known_names)), ", ".join(names)
             raise ValueError(f"features must be {wanted}, as in {self.path}, got {found}.")
         n_read = position["n_tasks_read"]
         for task in islice(self._tasks, n_read):
+            if self.should_stop():
+                raise KeyboardInterrupt
             self._count(task)
         if self._digest.hexdigest() != position["digest"]:
+            got = "others" if self.held_back is None else "a last line without newline"
             raise ValueError(
                 f"{self.stream.path} must begin with the {n_read} tasks that {self.path} was "
-                "trained on, got others: restore the file, or train with a new checkpoint."
+                f"trained on, got {got}: restore the file, or train with a new checkpoint."
             )
         self.n_skipped, self.n_saved = position["n_left_out"], self.n_read
+        self.n_learned = learner.n_tasks_seen_
         return learner
 
-    def run(self, every: int, should_stop: Callable[[], bool]) -> bool:
+    def run(self, every: int) -> bool:
         """Learn until the stream ends or `should_stop()`; return whether it ended.
 
-        A checkpoint is written after each `every` tasks, at the end, and before an error in the
-        stream is raised.
+        A checkpoint is written after each `every` tasks, at the end, and before any error is
+        raised; an interrupt leaves the last checkpoint as it is.
         """
         has_ended, next_report = False, 0.0
         with tqdm(unit="task", initial=self.n_read, desc="learning") as bar:
-            try:
-                while not should_stop():
+            while not self.should_stop():
+                try:
                     if (task := next(self._tasks, None)) is None:
                         has_ended = True
                         break
@@ -140,14 +179,31 @@ class Training:
                         bar.set_postfix(self.learner.progress_summary(), refresh=False)
                         end = time.perf_counter()
                         next_report = end + max(0.5, (end - start) / PROGRESS_SHARE)
-                    if self.n_read - self.n_saved >= every:
-                        self.save()
-            except ValueError as error:
-                self.save()
-                saved = f" {self.path} holds all tasks before it." if self.n_saved else ""
-                raise ValueError(f"{error}{saved}") from error
-        self.save()
+                    if _can_write(sys.stderr):
+                        bar.update(self.n_read - bar.n)
+                except Exception as error:
+                    self._save_after(error)
+                    raise
+                if self.n_read - self.n_saved >= every:
+                    self.save()
+            self.save()  # before the bar is closed, which waits if the terminal does
         return has_ended
+
+    def _save_after(self, error: Exception) -> None:
+        """Save what was learned before an error, and add to its message what that is."""
+        # A failure within a step, for want of memory, leaves some candidates ahead of others.
+        if self.n_learned and (self.learner._run.state.records["n_tasks"] == self.n_learned).all():
+            with suppress(MemoryError):  # then the last checkpoint stays
+                self.save()
+        saved = "Nothing was saved."
+        if self.n_saved:
+            n_tasks = "all tasks" if self.n_saved == self.n_read else f"{self.n_saved} tasks"
+            saved = f"{self.path} holds {n_tasks} before it."
+        if isinstance(error, MemoryError):
+            reason = str(error).rstrip(".") or "out of memory"
+            raise MemoryError(f"{reason}. {saved}") from error
+        if isinstance(error, ValueError):
+            raise ValueError(f"{error} {saved}") from error
 
     def _learn(self, task: StreamedTask, bar: tqdm[Any]) -> None:
         try:
@@ -157,19 +213,21 @@ class Training:
         except ValueError as error:
             if not self.skip_bad:
                 raise
-            bar.write(f"skipped: {error}", file=sys.stderr)
+            bar.write(f"skipped: {printable(error)}", file=sys.stderr)
+            self._count(task)
             self.n_skipped += 1
         else:
-            if self.n_learned == 1:
+            if self.n_learned == 0:
                 self.learner._remember_features(self.stream)
-        self._count(task)
-        bar.update()
+            self._count(task)
+            self.n_learned += 1
 
     def _count(self, task: StreamedTask) -> None:
         """Count a task as read, and add it to the digest of the stream."""
-        self.n_read += 1
-        for part in (repr(task.label).encode(), task.X.data, task.y.data):
+        parts = repr(task.label).encode(), task.X.data, task.y.data
+        for part in parts:
             self._digest.update(part)
+        self.n_read += 1
 
     def save(self) -> None:
         """Write the checkpoint if tasks were read since the last one."""
@@ -183,6 +241,68 @@ class Training:
         }
         write_checkpoint(self.path, self.learner._checkpoint(position))
         self.n_saved = self.n_read
+
+
+def _check_position(position: dict[str, Any]) -> None:
+    """Check where a checkpoint says that its training is."""
+    kinds = {"settings": dict, "n_tasks_read": int, "n_left_out": int, "digest": str}
+    for name, kind in kinds.items():
+        check_type(position[name], kind, name)
+    if not 0 <= position["n_left_out"] < position["n_tasks_read"] < MOST_TASKS:
+        raise ValueError("its numbers of tasks do not fit together")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Lock a checkpoint against other trainings; yield False where files cannot be locked.
+
+    The lock is on a file beside the checkpoint. The system releases it when the process ends, even
+    if it is killed; the file itself may stay then, which does no harm.
+    """
+    path = Path(os.path.realpath(path))  # two names of one file share a lock
+    name, is_locked = path.with_name(f".{path.name}.lock"), True
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        with open(os.open(name, flags, 0o666), "r+", encoding="utf-8", errors="replace") as file:
+            try:
+                _lock(file.fileno())
+            except (BlockingIOError, PermissionError) as error:
+                file.seek(0)
+                text = file.read(200).strip()
+                holder = text if text and text.isprintable() else "another process"
+                message = f"{holder} trains it: wait until that ends, or use another checkpoint"
+                raise OSError(error.errno, message, str(path)) from error
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                is_locked = False
+            if not _is_at(name, file.fileno()):
+                continue  # its holder has removed it, and another process may lock a new one
+            try:
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {platform.node()}\n")
+                file.flush()
+                yield is_locked
+            finally:
+                with suppress(PermissionError):  # Windows removes no file that is open
+                    name.unlink(missing_ok=True)
+            return
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Return whether the open file is the one that has the path now."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _can_write(stream: Any) -> bool:
+    """Return whether writing a line does not have to wait, as for a terminal that is paused."""
+    try:
+        return bool(select.select([], [stream], [], 0)[1])
+    except (OSError, ValueError):  # not a file of the system, or on Windows
+        return True
 
 
 def compile_kernels() -> None:
@@ -218,6 +338,8 @@ def adapt(
     """
     saved = read_checkpoint(checkpoint)
     learner, settings = restored(saved, checkpoint), saved.position.get("settings", {})
+    with read_errors(checkpoint, "a checkpoint"):
+        check_type(settings, dict, "settings")
     if not isinstance(learner, RepresentationLearner) or not learner.__sklearn_is_fitted__():
         hint = "; in Python, its adapt takes any task" if isinstance(learner, BayesLTL) else ""
         raise ValueError(

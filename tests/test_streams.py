@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import io
 import os
 import pickle
 import subprocess
@@ -11,12 +12,13 @@ from functools import partial
 import numpy as np
 import pyarrow
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from naive import ragged_tasks
 from pyarrow import csv, parquet
 
 import fastltl as ltl
 from fastltl.io import streams
+from fastltl.io.tables import CSVRows
 
 TASKS = ragged_tasks(0, 30, 3, (1, 40))
 NAMES = ("a", "b", "c")
@@ -288,6 +290,110 @@ def test_csv_with_quoted_newlines_and_the_label_NA(tmp_path, monkeypatch):
     assert np.isnan(second.X).all()
 
 
+@pytest.mark.parametrize(
+    ("content", "rows", "held_back"),
+    [
+        ("t,1,2\nu,3,4\n", ["t", "u"], None),
+        ("t,1,2\nu,3,4", ["t", "u"], "t"),
+        ("t,1,2\nu,3,4\nu,5,6", ["t", "u"], "u"),
+        ("t,1,2\r\nu,3,4\r", ["t", "u"], None),
+        ('t,1,2\nu,3,4\n"v\n",5,6', ["t", "u", "v\n"], "u"),
+        ('t,1,2\nu,3,4\nv,5,"6\n', ["t", "u", "v"], "u"),  # ends within quotes
+        ("t,1,2\nu,3,4\nt", None, "u"),  # neither repeats t nor lacks columns
+    ],
+)
+@pytest.mark.parametrize("block", [1, streams.BLOCK_BYTES])
+def test_last_line_without_newline(tmp_path, monkeypatch, block, content, rows, held_back):
+    """It is a row, unless the caller holds it back with the task that it may belong to."""
+    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    path = tmp_path / "table.csv"
+    path.write_bytes(b"task,a,y\n" + content.encode())
+    stream = ltl.open_stream(path, task="task", target="y")
+    if rows is not None:
+        assert [task.label for task in stream.tasks()] == rows
+    returned = []
+
+    def read():
+        returned.append((yield from stream.tasks(hold_back=True)))
+
+    whole = [task.label for task in read()]
+    assert returned == [held_back]
+    assert whole == ["t", "u"][: ["t", "u", None].index(held_back)]
+
+
+def naive_ends(content):
+    """Return the ends of the rows, as pyarrow finds them: quotes count at the start of a field."""
+    ends, state, i = [], "start", 0
+    while i < len(content):
+        byte = content[i : i + 1]
+        if state == "quoted":
+            if byte == b'"' and content[i + 1 : i + 2] == b'"':
+                i += 1
+            elif byte == b'"':
+                state = "field"
+        elif state == "start" and byte == b'"':
+            state = "quoted"
+        else:
+            state = "start" if byte in b",\r\n" else "field"
+            if byte in b"\r\n":
+                ends.append(i + 1)
+        i += 1
+    return ends
+
+
+@given(st.text('ab,""\r\n', max_size=60), st.integers(2, 30))
+@settings(max_examples=1000)
+def test_blocks_of_a_csv_file_end_where_rows_do(text, size):
+    content = b"x,y\n" + text.encode()
+    ends, cut = naive_ends(content), []
+    longest = max(np.diff([0, *ends, len(content)]))
+    rows = CSVRows(io.BytesIO(content), max(size, int(longest)), ",")
+    blocks = list(rows.blocks(cut))
+    assert rows.header == b"x,y\n"
+    assert b"x,y" + b"".join([*blocks, *cut]) == content
+    assert set(3 + np.cumsum([len(block) for block in blocks])) <= set(ends)
+    assert sum(map(len, cut)) == len(content) - ends[-1]
+
+
+@pytest.mark.parametrize("block", [1, 300, streams.BLOCK_BYTES])
+def test_row_of_a_parse_error_is_that_of_the_file(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    path = tmp_path / "table.csv"
+    path.write_text("task,a,y\n" + "t,1,2\n" * 999 + "t,1\nt,1,2\n")
+    message = r"cannot be read as a CSV table: .*Row #1000: Expected 3 columns, got 2: t,1\."
+    with pytest.raises(ValueError, match=message):
+        list(ltl.open_stream(path, task="task", target="y").tasks())
+
+
+@pytest.mark.parametrize("block", [1, 50, streams.BLOCK_BYTES])
+def test_quotes_within_fields_and_a_byte_order_mark(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    path = tmp_path / "table.csv"
+    rows = "".join(f'{i},5" pipe,"a ""b"" \n,c",{i},1\r\n' for i in range(100))
+    path.write_bytes(b"\xef\xbb\xbf" + ('"task,",note,"more\n",y,a\r\n' + rows).encode())
+    stream = ltl.open_stream(path, task="task,", target="y", features=["a"])
+    assert [task.label for task in stream.tasks()] == [str(i) for i in range(100)]
+
+
+def test_open_quote_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
+    path = tmp_path / "table.csv"
+    path.write_text('task,a,y\nt,1,2\nt,"1,2\n' + "t,1,2\n" * 1000)
+    with pytest.raises(ValueError, match="a row has over 1024 bytes: is a quote"):
+        list(ltl.open_stream(path, task="task", target="y").tasks())
+
+
+def test_lack_of_memory_is_not_blamed_on_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv"
+    path.write_text(CSV)
+    stream = ltl.open_stream(path, task="task", target="y")
+    monkeypatch.setattr(streams, "SPARE_BYTES", 2**60)
+    with pytest.raises(MemoryError, match="out of memory: reading needs"):
+        list(stream)
+    with pytest.raises(MemoryError, match="out of memory: reading needs"):
+        ltl.open_stream(path, task="task", target="y")
+
+
 def test_missing_targets_differ_from_malformed_ones(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("task,a,y\nt,1,\nt,1,NA\nt,1,oops\nt,1,3\n")
@@ -347,15 +453,19 @@ def test_error_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
         ltl.open_stream(path, task="task", target="y")
 
 
+#: Prints kilobytes from /proc, since getrusage also counts the process that started this one.
 MEMORY = """
-import resource, sys
+import re, sys
 import fastltl as ltl
+def peak():
+    with open("/proc/self/status") as file:
+        return int(re.search(r"VmHWM:\\s*(\\d+)", file.read())[1])
 stream = ltl.open_stream(sys.argv[1], task="task", target="y")
 tasks = iter(stream)
 next(tasks)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 n = 1 + sum(1 for _ in tasks)
-print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(n, peak() - before)
 """
 
 

@@ -231,7 +231,7 @@ def test_killed_training_resumes_with_the_same_bits(table, tmp_path):
     assert n_within_save > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_stops_training_after_a_save(tmp_path, number):
     """The command finishes the current task, saves and exits."""
     table, checkpoint = write_table(tmp_path / "t.csv", list(TASKS) * 40), tmp_path / "c.npz"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, pairwise
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,15 @@ import numpy.typing as npt
 from fastltl._columns import choose_features, is_missing
 from fastltl._objective import TaskSource
 from fastltl._validation import Array, check_choice, check_path, read_errors
-from fastltl.io.tables import arrow_errors, arrow_floats, csv_options, table_format
+from fastltl.io.tables import CSVRows, arrow_errors, arrow_floats, csv_options, table_format
 from fastltl.tasks import Task, TaskSet
 
 #: Approximate size in bytes of the blocks that a table is read in.
 BLOCK_BYTES = 2**20
+
+#: Memory that must be free before pyarrow reads: when it runs out within, pyarrow may wait for ever
+#: or abort the process, where NumPy raises MemoryError.
+SPARE_BYTES = 2**26
 
 #: Texts that stand for a missing value in a CSV file.
 MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A"]
@@ -56,8 +61,8 @@ def open_stream(
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
     The rows of a task must be adjacent. Memory does not grow with the file: it holds the largest
-    task (of a folder, the largest file), a few megabytes, and about 20 bytes for each task read,
-    to detect labels that repeat.
+    task (of a folder, the largest file), about 20 megabytes, and 20 bytes for each task read, to
+    detect labels that repeat.
 
     Parameters
     ----------
@@ -156,10 +161,16 @@ class TaskStream(TaskSource):
                 )
         return task.X, task.y
 
-    def tasks(self) -> Iterator[StreamedTask]:
-        """Yield the tasks with their labels, unchecked."""
+    def tasks(self, hold_back: bool = False) -> Generator[StreamedTask, None, Hashable]:
+        """Yield the tasks with their labels, unchecked.
+
+        The last line of a CSV file may have no newline. With `hold_back` it counts as half
+        written: neither it nor the last task before it, which may go on in it, is yielded. The
+        label of that task is returned, and else None.
+        """
         path, seen, row = self._source.path, _DigestSet(), 1
-        for label, runs in groupby(self._source.runs(), key=itemgetter(0)):
+        cut: list[bytes] | None = [] if hold_back else None
+        for label, runs in groupby(self._source.runs(cut), key=itemgetter(0)):
             if is_missing(label) or label == "":
                 raise ValueError(
                     f"every row of {path} must name its task, got no label in row {row}."
@@ -171,11 +182,14 @@ class TaskStream(TaskSource):
                     "repeats='task' (command line: --allow-repeats)."
                 )
             _, *pieces = zip(*runs, strict=True)
+            if cut:  # the source has ended, so that this task is the last
+                return cast(Hashable, label)
             X, y, missing = map(np.concatenate, pieces)
             yield StreamedTask(label, X, y, missing, row)
             row += len(y)
         if row == 1:
             raise ValueError(f"{path} has no rows.")
+        return None
 
 
 def _split_runs(codes: Any, labels: Sequence[Hashable], *columns: Any) -> Iterator[Run]:
@@ -215,12 +229,15 @@ class _Table(ABC):
 
     def __init__(self, path: Path, task: str, target: str, features: Sequence[str] | None) -> None:
         self.path, self.task, self.target = path, task, target
+        _check_memory()
         with arrow_errors(path, self.kind), self._open([]) as (names, _):
             self.feature_names = choose_features(names, path, task, target, features)
         self.columns = [task, target, *self.feature_names]
 
-    def runs(self) -> Iterator[Run]:
-        with arrow_errors(self.path, self.kind), self._open(self.columns) as (_, batches):
+    def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
+        """Read the runs; a last line without newline is added to `cut`, if given."""
+        _check_memory()
+        with arrow_errors(self.path, self.kind), self._open(self.columns, cut) as (_, batches):
             for batch in batches:
                 batch.validate(full=True)  # finds text that is not valid UTF-8
                 labels = batch.column(self.task)
@@ -232,9 +249,12 @@ class _Table(ABC):
                 y, missing = self._numbers(batch.column(self.target), self.target)
                 names = labels.dictionary.to_pylist()
                 yield from _split_runs(codes, names, np.stack(X, axis=1), y, missing)
+                _check_memory()
 
     @abstractmethod
-    def _open(self, columns: list[str]) -> AbstractContextManager[tuple[list[str], Iterable[Any]]]:
+    def _open(
+        self, columns: list[str], cut: list[bytes] | None = None
+    ) -> AbstractContextManager[tuple[list[str], Iterable[Any]]]:
         """Open the file; yield the names of all its columns, and record batches of `columns`."""
 
     @abstractmethod
@@ -242,11 +262,22 @@ class _Table(ABC):
         """Convert a column to floats, NaN where it has no number; also mark missing values."""
 
 
+def _check_memory() -> None:
+    """Raise MemoryError if there is too little memory for pyarrow."""
+    try:
+        np.empty(SPARE_BYTES, np.uint8)
+    except MemoryError as error:
+        needed = f"reading needs {SPARE_BYTES // 2**20} MB of free memory"
+        raise MemoryError(f"out of memory: {needed}") from error
+
+
 class _Parquet(_Table):
     kind = "Parquet"
 
     @contextmanager
-    def _open(self, columns: list[str]) -> Iterator[tuple[list[str], Iterable[Any]]]:
+    def _open(
+        self, columns: list[str], cut: list[bytes] | None = None
+    ) -> Iterator[tuple[list[str], Iterable[Any]]]:
         from pyarrow import parquet
 
         n_rows = max(1, BLOCK_BYTES // (8 * max(1, len(columns))))
@@ -267,22 +298,49 @@ class _CSV(_Table):
     kind = "CSV"
 
     @contextmanager
-    def _open(self, columns: list[str]) -> Iterator[tuple[list[str], Iterable[Any]]]:
+    def _open(
+        self, columns: list[str], cut: list[bytes] | None = None
+    ) -> Iterator[tuple[list[str], Iterable[Any]]]:
         import pyarrow
         from pyarrow import csv
 
         with self.path.open("rb") as file:
             start = file.read(2**20)
+            parse = csv_options(start)
+            size = max(BLOCK_BYTES, 64 * len(start.partition(b"\n")[0]))
+            file.seek(0)
+            rows = CSVRows(file, size, parse.delimiter)
+            whole = csv.ReadOptions(block_size=len(rows.header) + 1)
+            with csv.open_csv(pyarrow.BufferReader(rows.header), whole, parse) as reader:
+                names = reader.schema.names
+            yield names, self._batches(rows.blocks(cut), parse, names, columns)
+
+    def _batches(
+        self, blocks: Iterable[bytes], parse: Any, names: list[str], columns: list[str]
+    ) -> Iterator[Any]:
+        """Parse blocks of rows one by one."""
+        import pyarrow
+        from pyarrow import csv
+
         # Columns are read as text, since pyarrow would infer types from the first block alone.
         types = dict.fromkeys(columns, pyarrow.string())
-        block_size = max(BLOCK_BYTES, 64 * len(start.partition(b"\n")[0]))
-        with csv.open_csv(
-            self.path,
-            read_options=csv.ReadOptions(use_threads=False, block_size=block_size),
-            parse_options=csv_options(start),
-            convert_options=csv.ConvertOptions(column_types=types, include_columns=columns),
-        ) as reader:
-            yield reader.schema.names, reader
+        convert = csv.ConvertOptions(column_types=types, include_columns=columns)
+        n_rows = 0
+        for block in blocks:
+            one_block: dict[str, Any] = {"use_threads": False, "block_size": len(block) + 1}
+            read = csv.ReadOptions(column_names=names, **one_block)
+            try:
+                with csv.open_csv(pyarrow.BufferReader(block), read, parse, convert) as reader:
+                    batches = list(reader)
+            except pyarrow.ArrowInvalid as error:
+                # pyarrow counts rows from the start of the block.
+                found = re.match(r"(.*?Row #)(\d+)(.*)", str(error))
+                if found is None:
+                    raise
+                message = f"{found[1]}{n_rows + int(found[2])}{found[3]}"
+                raise pyarrow.ArrowInvalid(message) from error
+            yield from batches
+            n_rows += sum(map(len, batches))
 
     def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
         import pyarrow
@@ -314,7 +372,7 @@ class _Folder:
         self, path: Path, task: str | None, target: str, features: Sequence[str] | None
     ) -> None:
         self.path, self.task, self.target = path, task, target
-        self.files = sorted(path.glob("*.npz"))
+        self.files = sorted(file for file in path.glob("*.npz") if file.is_file())
         if not self.files:
             raise ValueError(f"{path} must hold .npz files, got none.")
         arrays = self._read(self.files[0])
@@ -338,7 +396,7 @@ class _Folder:
         ):
             return {name: archive[name] for name in archive.files}
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
         for file in self.files:
             arrays = self._read(file)
             y = self._floats(file, arrays, self.target)

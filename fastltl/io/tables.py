@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -98,6 +98,8 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
         raise ImportError("tables need pyarrow: pip install 'fastltl[parquet]'.") from error
     try:
         yield
+    except MemoryError:  # which ArrowMemoryError is, too: nothing is wrong with the file
+        raise
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = reason_of(error).rstrip(".")
         raise ValueError(f"{path} cannot be read as a {kind} table: {reason}.") from error
@@ -128,6 +130,61 @@ def csv_options(content: bytes) -> Any:
     text = codecs.getincrementaldecoder("utf-8")().decode(header)  # it may end within a character
     delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", text).count)
     return csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+
+
+class CSVRows:
+    """The header of a CSV file, and its rows in blocks of about `size` bytes.
+
+    pyarrow could find the blocks itself, but it reads ahead in threads, which may deadlock when
+    memory runs out.
+    """
+
+    def __init__(self, file: BinaryIO, size: int, delimiter: str) -> None:
+        self._file, self._size = file, size
+        # As in pyarrow, a quote is a mark at the start of a field, and a character elsewhere.
+        quoted = rb'"[^"]*+(?:""[^"]*+)*+"'
+        row = rb'(?:[^"\r\n]++|(?<=[^\r\n%b])"|%b)*+' % (delimiter.encode(), quoted)
+        self._rows = re.compile(rb"(?:%b[\r\n]++)*+" % row)
+        self._before_quotes = [*delimiter.encode(), *b'\r\n"']  # a doubled quote stands for one
+        start = file.read(size).removeprefix(codecs.BOM_UTF8)
+        _, header, self._rest = re.split(rb"\A([\r\n]*+%b)" % row, start, maxsplit=1)
+        self.header = header + b"\n"
+
+    def blocks(self, cut: list[bytes] | None) -> Iterator[bytes]:
+        """Yield blocks of whole rows; a last row without newline is added to `cut`, if given."""
+        from pyarrow import ArrowInvalid
+
+        while True:
+            end = self._end_of_rows()
+            if end:
+                yield self._rest[:end]
+                self._rest = self._rest[end:]
+            if len(self._rest) > 2 * self._size:
+                raise ArrowInvalid(f"a row has over {2 * self._size} bytes: is a quote left open?")
+            if not (chunk := self._file.read(self._size)):
+                break
+            self._rest += chunk
+        if self._rest and cut is None:
+            yield self._rest
+        elif self._rest and cut is not None:
+            cut.append(self._rest)
+
+    def _end_of_rows(self) -> int:
+        """Return the length of the whole rows in the bytes read."""
+        data = np.frombuffer(self._rest, np.uint8)
+        quotes = np.flatnonzero(data == ord('"'))
+        opening = quotes[::2]
+        if not np.isin(data[opening[opening > 0] - 1], self._before_quotes).all():
+            # Some quote is a character of a field, so that they do not come in pairs.
+            found = self._rows.match(self._rest)
+            return found.end() if found else 0
+        end = len(data)
+        while True:
+            end = max(self._rest.rfind(b"\n", 0, end), self._rest.rfind(b"\r", 0, end))
+            n_before = int(np.searchsorted(quotes, end))
+            if n_before % 2 == 0:
+                return end + 1
+            end = int(quotes[n_before - 1])
 
 
 def _check_no_missing(column: Any, name: str) -> None:

@@ -1,0 +1,441 @@
+"""`fastltl train` loses nothing: two trainings, lost terminals, half-written files, no memory."""
+
+import errno
+import fcntl
+import os
+import platform
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import csv, parquet
+from test_training import TASKS, run_training, train_arguments, write_table
+
+import fastltl as ltl
+from fastltl import cli, train
+from fastltl.io import checkpoints
+
+pytestmark = pytest.mark.slow
+
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_table(tmp_path / "table.csv", TASKS)
+
+
+@pytest.fixture
+def long_table(tmp_path):
+    """Write a table that takes seconds to learn."""
+    return write_table(tmp_path / "long.csv", list(TASKS) * 40)
+
+
+def command(table, checkpoint, *options):
+    options = "--allow-repeats", "--every", 10, *options
+    return [sys.executable, "-m", "fastltl", *train_arguments(table, checkpoint, *options)]
+
+
+@contextmanager
+def started(arguments, **options):
+    """Start a process, and end it with the block."""
+    with subprocess.Popen(arguments, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for(condition, process=None):
+    """Poll until a condition holds or the process ends."""
+    deadline = time.monotonic() + 300
+    while not condition() and (process is None or process.poll() is None):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def n_tasks_read(checkpoint):
+    return checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"]
+
+
+def files_of(checkpoint):
+    """Return the names of the files that a training leaves beside its checkpoint."""
+    return [path.name for path in checkpoint.parent.glob(f".{checkpoint.name}.*")]
+
+
+def test_second_training_of_a_checkpoint_is_refused(long_table, tmp_path, capsys):
+    """The second process deletes nothing, and the first ends as if it were alone."""
+    checkpoint, other_name = tmp_path / "c.npz", tmp_path / "link.npz"
+    other_name.symlink_to(checkpoint)
+    with started(command(long_table, checkpoint), **PIPES) as process:
+        wait_for(checkpoint.exists, process)
+        process.send_signal(signal.SIGSTOP)
+        part = tmp_path / ".c.npz.00000000.part"
+        part.touch()
+        for name in (checkpoint, other_name):
+            assert cli.main(train_arguments("no such file", name)) == 2
+            out, err = capsys.readouterr()
+            assert out == ""
+            assert err == (
+                f"fastltl train: {checkpoint}: process {process.pid} on {platform.node()} trains "
+                "it: wait until that ends, or use another checkpoint\n"
+            )
+        assert part.exists()
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(300) == 0
+    part.unlink()
+    assert files_of(checkpoint) == []
+    alone = run_training(long_table, tmp_path / "alone.npz", "--allow-repeats")
+    assert checkpoint.read_bytes() == alone
+
+
+def test_lock_of_a_killed_training_is_free(long_table, tmp_path):
+    checkpoint = tmp_path / "c.npz"
+    with started(command(long_table, checkpoint), **PIPES) as process:
+        wait_for(checkpoint.exists, process)
+        process.kill()
+    assert ".c.npz.lock" in files_of(checkpoint)
+    with train.locked(checkpoint) as is_locked:
+        assert is_locked
+    assert ".c.npz.lock" not in files_of(checkpoint)
+
+
+def test_holder_of_a_lock_is_shown_only_if_it_is_plain_text(tmp_path):
+    checkpoint = tmp_path / "c.npz"
+    with train.locked(checkpoint):
+        (tmp_path / ".c.npz.lock").write_text("\x1b[2J")
+        with pytest.raises(BlockingIOError, match="another process trains it"):
+            train.locked(checkpoint).__enter__()
+
+
+def test_lock_is_exclusive_while_its_file_comes_and_goes(tmp_path):
+    """The file is removed with each release, and others may hold a file that was removed."""
+    inside, together, n_locked = [], [], []
+
+    def work():
+        for _ in range(300):
+            try:
+                with train.locked(tmp_path / "c.npz"):
+                    inside.append(0)
+                    together.append(len(inside))
+                    inside.pop()
+                    n_locked.append(1)
+            except BlockingIOError:
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(together) == {1}
+    assert len(n_locked) >= 300
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_system_without_locks(table, tmp_path, monkeypatch, capsys, number):
+    def refuse(file):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(train, "_lock", refuse)
+    run_training(table, tmp_path / "c.npz")
+    assert (
+        "Note: its file system has no locks: make sure that no other process trains "
+        f"{tmp_path / 'c.npz'}.\n"
+    ) in capsys.readouterr().err
+    assert files_of(tmp_path / "c.npz") == []
+
+
+def test_lock_does_not_follow_links(table, tmp_path, capsys):
+    (tmp_path / "kept.txt").write_text("kept")
+    (tmp_path / ".c.npz.lock").symlink_to("kept.txt")
+    assert cli.main(train_arguments(table, tmp_path / "c.npz")) == 2
+    assert ".c.npz.lock: Too many levels of symbolic links" in capsys.readouterr().err
+    assert (tmp_path / "kept.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "outputs", ["2>&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>/dev/full"]
+)
+def test_closed_and_full_outputs_do_not_stop_training(table, tmp_path, outputs):
+    whole = run_training(table, tmp_path / "whole.npz", "--allow-repeats")
+    arguments = shlex.join(command(table, tmp_path / "c.npz"))
+    assert subprocess.run(["sh", "-c", f"exec {arguments} {outputs}"]).returncode == 0
+    assert (tmp_path / "c.npz").read_bytes() == whole
+
+
+def test_reader_that_goes_does_not_stop_training(long_table, tmp_path):
+    """As in `fastltl train ... 2>&1 | head -1`."""
+    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats")
+    checkpoint, pipes = tmp_path / "c.npz", PIPES | {"stderr": subprocess.STDOUT}
+    with started(command(long_table, checkpoint), **pipes) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(300) == 0
+    assert checkpoint.read_bytes() == whole
+
+
+def test_reader_that_does_not_read_does_not_stop_training(long_table, tmp_path):
+    """The bar is written only where there is space for it."""
+    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats")
+    reading, writing = os.pipe()
+    checkpoint = tmp_path / "c.npz"
+    with started(
+        command(long_table, checkpoint), stdout=subprocess.PIPE, stderr=writing
+    ) as process:
+        wait_for(checkpoint.exists, process)
+        os.set_blocking(writing, False)
+        try:
+            while os.write(writing, b"x"):  # fill the pipe
+                pass
+        except BlockingIOError:
+            os.set_blocking(writing, True)
+        assert n_tasks_read(checkpoint) < 6000
+        wait_for(lambda: n_tasks_read(checkpoint) == 6000, process)
+        os.close(writing)
+        os.close(reading)
+        assert process.wait(300) == 0
+    assert checkpoint.read_bytes() == whole
+
+
+def test_terminal_that_goes_ends_training_after_a_save(long_table, tmp_path):
+    """The system sends SIGHUP, and writing fails from then on."""
+
+    def take_terminal():
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats")
+    checkpoint = tmp_path / "c.npz"
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    with started(
+        [*command(long_table, checkpoint)[:-2], "--every", "100000"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=take_terminal,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"mse=" not in shown:
+            shown += os.read(ours, 1000)
+        os.close(ours)
+        assert process.wait(300) == 128 + signal.SIGHUP
+    assert 20 < n_tasks_read(checkpoint) < 6000
+    assert run_training(long_table, checkpoint, "--allow-repeats") == whole
+
+
+def test_hangup_is_ignored_under_nohup(long_table, tmp_path):
+    def ignore():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    checkpoint = tmp_path / "c.npz"
+    arguments = command(long_table, checkpoint)
+    with started(arguments, preexec_fn=ignore, **PIPES) as process:
+        wait_for(checkpoint.exists, process)
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert n_tasks_read(checkpoint) == 6000
+
+
+def test_repeated_hangup_does_not_interrupt():
+    with cli._stop_signals() as received:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert received == [signal.SIGHUP] * 2
+
+
+def fail_at(monkeypatch, n_tasks, error):
+    """Let learning fail after a number of tasks."""
+    learn = ltl.OnlineLTLPath.partial_fit
+
+    def partial_fit(self, X, y):
+        if getattr(self, "_run", None) is not None and self.n_tasks_seen_ == n_tasks:
+            raise error
+        return learn(self, X, y)
+
+    monkeypatch.setattr(ltl.OnlineLTLPath, "partial_fit", partial_fit)
+
+
+def test_save_that_fails_after_a_failure_keeps_the_last_one(table, tmp_path, monkeypatch, capsys):
+    checkpoint = tmp_path / "c.npz"
+    run_training(write_table(table, TASKS[:50]), checkpoint)
+    before = checkpoint.read_bytes()
+    write_table(table, TASKS)
+
+    def write(*_):
+        raise MemoryError
+
+    fail_at(monkeypatch, 57, MemoryError())
+    monkeypatch.setattr(train, "write_checkpoint", write)
+    assert cli.main(train_arguments(table, checkpoint)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"fastltl train: out of memory. {checkpoint} holds 50 tasks before it."
+    assert checkpoint.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "out of memory. {} holds all tasks before it."),
+        (MemoryError("Unable to allocate"), "Unable to allocate. {} holds all tasks before it."),
+        (OSError(errno.EIO, "Input/output error", "disk"), "disk: Input/output error"),
+        (RuntimeError("can't start new thread"), None),
+    ],
+)
+def test_every_failure_ends_with_a_save(table, tmp_path, monkeypatch, capsys, error, message):
+    whole, checkpoint = run_training(table, tmp_path / "whole.npz"), tmp_path / "c.npz"
+    with monkeypatch.context() as patch:
+        fail_at(patch, 57, error)
+        if message is None:
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                cli.main(train_arguments(table, checkpoint))
+        else:
+            assert cli.main(train_arguments(table, checkpoint)) == 2
+            line = capsys.readouterr().err.splitlines()[-1]
+            assert line == f"fastltl train: {message.format(checkpoint)}"
+    assert n_tasks_read(checkpoint) == 77
+    assert run_training(table, checkpoint) == whole
+
+
+def test_half_learned_task_is_not_saved(table, tmp_path, monkeypatch, capsys):
+    """Memory may run out when some candidates have taken their step and others have not."""
+    whole, checkpoint = run_training(table, tmp_path / "whole.npz"), tmp_path / "c.npz"
+    learn = ltl.OnlineLTLPath._take_step
+
+    def take_step(self, run, X, y):
+        if run.n_tasks == 57:
+            learn(self, run, X, y)
+            run.state.records["n_tasks"][3:] -= 1
+            raise MemoryError
+        return learn(self, run, X, y)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ltl.OnlineLTLPath, "_take_step", take_step)
+        assert cli.main(train_arguments(table, checkpoint, "--every", 10)) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"fastltl train: out of memory. {checkpoint} holds 71 tasks before it."
+    )
+    assert n_tasks_read(checkpoint) == 71
+    assert run_training(table, checkpoint) == whole
+
+
+def test_interrupted_save_keeps_the_old_checkpoint(table, tmp_path, monkeypatch, capsys):
+    """A second signal may arrive within a save."""
+    whole, checkpoint = run_training(table, tmp_path / "whole.npz"), tmp_path / "c.npz"
+    run_training(write_table(table, TASKS[:50]), checkpoint)
+    before = checkpoint.read_bytes()
+    write_table(table, TASKS)
+
+    def interrupt(file):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupt)
+        assert cli.main(train_arguments(table, checkpoint)) == 130
+    assert "interrupted; run the same command to resume" in capsys.readouterr().err
+    assert checkpoint.read_bytes() == before
+    assert files_of(checkpoint) == []
+    assert run_training(table, checkpoint) == whole
+
+
+def test_signal_while_tasks_are_read_again(table, tmp_path, monkeypatch, capsys):
+    """A training that resumes reads all tasks up to its position, but stops on a signal."""
+    before = run_training(table, tmp_path / "c.npz")
+    monkeypatch.setattr(train, "compile_kernels", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(train.Training, "_count", None)
+    assert cli.main(train_arguments(table, tmp_path / "c.npz")) == 130
+    assert "interrupted; run the same command to resume" in capsys.readouterr().err
+    assert (tmp_path / "c.npz").read_bytes() == before
+
+
+def test_half_written_file_is_learned_up_to_its_last_whole_task(table, tmp_path, capsys):
+    """Wherever the file ends within a line, the run over the complete file gives the same bits."""
+    whole, content = run_training(table, tmp_path / "whole.npz"), table.read_bytes()
+    row = content.index(b"s100,")
+    second_row = content.index(b"s100,", row + 1)
+    next_task = content.index(b"s101,")
+    # The end of the file, and the number of tasks that are certainly complete.
+    cuts = [
+        (row + 1, 99),  # s
+        (row + 3, 99),  # s10, which is also the label of an earlier task
+        (row + 7, 99),
+        (second_row - 3, 99),  # \r\n is missing, and the last digit
+        (second_row + 2, 100),
+        (second_row + 20, 100),
+        (next_task - 5, 100),
+        (next_task + 1, 100),
+        (len(content) - 2, 149),
+    ]
+    for end, n_tasks in cuts:
+        checkpoint = tmp_path / f"{end}.npz"
+        table.write_bytes(content[:end])
+        capsys.readouterr()
+        for _ in range(2):
+            run_training(table, checkpoint)
+            assert capsys.readouterr().err.splitlines()[-1] == (
+                f"Note: the last line of {table} has no newline: it and the last task before it, "
+                f"'s{n_tasks}', wait until it has one. If the file is complete, add one."
+            )
+            assert n_tasks_read(checkpoint) == n_tasks
+        table.write_bytes(content)
+        assert run_training(table, checkpoint) == whole
+        assert "newline" not in capsys.readouterr().err
+    table.write_bytes(content[:-1])  # \r alone ends a line
+    assert run_training(table, tmp_path / "c.npz") == whole
+    table.write_bytes(content)
+    assert run_training(table, tmp_path / "c.npz") == whole
+    table.write_bytes(content[:-2])
+    assert cli.main(train_arguments(table, checkpoint)) == 2
+    assert "got a last line without newline: restore" in capsys.readouterr().err
+
+
+LITTLE_MEMORY = """
+import resource, sys
+import pyarrow.compute, pyarrow.csv, pyarrow.parquet
+from fastltl import cli, train
+train.compile_kernels()
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]) * 2**20,) * 2)
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("megabytes", [4, 8, 12, 16, 24, 70, 90, 120])
+def test_little_memory_ends_in_one_line(tmp_path, kind, megabytes):
+    """pyarrow alone waits for ever, at 12 and 16 MB for example, or aborts the process."""
+    numbers = np.random.default_rng(0).standard_normal((200_000, 2))
+    columns = {"store": np.arange(200_000) // 100, "a": numbers[:, 0], "sales": numbers[:, 1]}
+    table, checkpoint = tmp_path / f"table.{kind}", tmp_path / "c.npz"
+    write = csv.write_csv if kind == "csv" else parquet.write_table
+    write(pyarrow.table(columns), table)
+    arguments = [str(megabytes), *train_arguments(table, checkpoint)]
+    done = subprocess.run(
+        [sys.executable, "-c", LITTLE_MEMORY, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "Traceback" not in done.stderr
+    if done.returncode:
+        assert done.returncode == 2
+        line = done.stderr.splitlines()[-1]
+        assert line.startswith("fastltl train: ")
+        assert checkpoint.exists() == (f"{checkpoint} holds all tasks before it." in line)
+    else:
+        assert megabytes > 64
