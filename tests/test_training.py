@@ -175,6 +175,28 @@ def test_changed_stream_is_an_error(table, tmp_path, capsys):
     assert "must be a checkpoint of fastltl train, got another" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", [None, "x", [], {}, -1, 2**70, 0.5, True])
+@pytest.mark.parametrize("name", ["settings", "n_tasks_read", "n_left_out", "digest"])
+def test_forged_positions_are_refused(table, tmp_path, capsys, name, value):
+    checkpoint = tmp_path / "c.npz"
+    run_training(table, checkpoint)
+    found = checkpoints.read_checkpoint(checkpoint)
+    checkpoints.write_checkpoint(
+        checkpoint, found._replace(position=found.position | {name: value})
+    )
+    before = checkpoint.read_bytes()
+    capsys.readouterr()
+    status = cli.main(train_arguments(table, checkpoint))
+    lines = capsys.readouterr().err.splitlines()
+    assert status == 2
+    assert lines[-1].startswith("fastltl train: ")
+    assert checkpoint.read_bytes() == before
+    if name == "settings" and not isinstance(value, dict):
+        arguments = ["adapt", str(checkpoint), str(table), "--out", str(tmp_path / "out")]
+        assert cli.main(arguments) == 2
+        assert "settings is a" in capsys.readouterr().err
+
+
 def test_too_few_tasks(tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
     assert cli.main(train_arguments(write_table(tmp_path / "t.csv", TASKS[:20]), checkpoint)) == 2
