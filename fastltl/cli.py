@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastltl._arguments import EXPERIMENTS, build_parser
 from fastltl._text import printable
+
+#: Seconds that a signal waits for a file to be read.
+PATIENCE = 10
 
 if TYPE_CHECKING:
     from fastltl.experiments.report import Table
@@ -131,7 +136,12 @@ def _train(options: argparse.Namespace) -> int:
     columns = options.task, options.target, features
     checkpoint, fit_intercept = printable(options.checkpoint), not options.no_intercept
     settings = train.Settings(*columns, options.lam, options.validation, fit_intercept)
-    with _stop_signals() as signals, train.locked(options.checkpoint) as is_locked:
+    training: train.Training | None = None
+
+    def is_reading() -> bool:
+        return training is None or training.is_reading
+
+    with _stop_signals(is_reading) as signals, train.locked(options.checkpoint) as is_locked:
         if not is_locked:
             wanted = f"make sure that no other process trains {checkpoint}"
             print(f"Note: its file system has no locks: {wanted}.", file=sys.stderr)
@@ -171,10 +181,12 @@ def _train(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[list[int]]:
+def _stop_signals(is_reading: Callable[[], bool]) -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP; a second one raises KeyboardInterrupt.
 
-    A terminal that closes may send SIGHUP twice, and one that nohup ignores stays ignored.
+    A terminal that closes may send SIGHUP twice, and one that nohup ignores stays ignored. Python
+    handles no signal while a library waits for ever within a call. If that is a call to read a
+    file, a thread ends the process.
     """
     received: list[int] = []
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
@@ -187,12 +199,37 @@ def _stop_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
 
+    arrivals, notices = socket.socketpair()
+    notices.setblocking(False)
+    wakeup = signal.set_wakeup_fd(notices.fileno())
     previous = {number: signal.signal(number, record) for number in numbers}
+    watch = threading.Thread(
+        target=_end_if_stuck, args=(arrivals, received, is_reading), daemon=True
+    )
     try:
+        with suppress(RuntimeError):  # no more threads: signals are handled by Python alone
+            watch.start()
         yield received
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        notices.close()
+
+
+def _end_if_stuck(
+    arrivals: socket.socket, received: list[int], is_reading: Callable[[], bool]
+) -> None:
+    """End the process if it reads all the time after a signal and does not handle it."""
+    with arrivals:
+        arrived = arrivals.recv(1)
+    n_seconds = 0
+    while arrived and not received:
+        if n_seconds == PATIENCE:
+            os.write(2, b"fastltl train: ended without a save, since reading does not end\n")
+            os._exit(128 + arrived[0])
+        time.sleep(1)
+        n_seconds = n_seconds + 1 if is_reading() else 0
 
 
 def run_adapt(options: argparse.Namespace) -> None:

@@ -93,6 +93,7 @@ class Training:
         self.stream, self.path, self.settings, self.skip_bad = stream, path, settings, skip_bad
         self.should_stop = should_stop
         self.n_read = self.n_skipped = self.n_learned = self.n_saved = 0
+        self.is_reading = True  #: whether it waits for a task, so that the learner is unchanged
         self.held_back: Hashable = None  #: label of a last task that may still be written
         self._digest = hashlib.blake2b(digest_size=16)  # of all tasks read
         self._tasks = self._read()
@@ -171,7 +172,10 @@ class Training:
         with tqdm(unit="task", initial=self.n_read, desc="learning") as bar:
             while not self.should_stop():
                 try:
-                    if (task := next(self._tasks, None)) is None:
+                    self.is_reading = True
+                    task = next(self._tasks, None)
+                    self.is_reading = False
+                    if task is None:
                         has_ended = True
                         break
                     self._learn(task, bar)

@@ -274,7 +274,7 @@ def test_signal_stops_training_after_a_save(tmp_path, number):
 
 
 def test_second_signal_interrupts():
-    with cli._stop_signals() as received:
+    with cli._stop_signals(bool) as received:
         os.kill(os.getpid(), signal.SIGINT)
         assert received == [signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):

@@ -27,7 +27,7 @@ BLOCK_BYTES = 2**20
 
 #: Memory that must be free before pyarrow reads: when it runs out within, pyarrow may wait for ever
 #: or abort the process, where NumPy raises MemoryError.
-SPARE_BYTES = 2**26
+SPARE_BYTES = 2**27
 
 #: Texts that stand for a missing value in a CSV file.
 MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A"]
