@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from fastltl._arguments import EXPERIMENTS, build_parser
 from fastltl._text import printable
 
-#: Seconds that a signal waits for a file to be read.
+#: Seconds after which reading that does not stop on a signal is taken to hang.
 PATIENCE = 10
 
 if TYPE_CHECKING:
@@ -199,13 +199,12 @@ def _stop_signals(is_reading: Callable[[], bool]) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
 
+    done = threading.Event()
     arrivals, notices = socket.socketpair()
     notices.setblocking(False)
     wakeup = signal.set_wakeup_fd(notices.fileno())
     previous = {number: signal.signal(number, record) for number in numbers}
-    watch = threading.Thread(
-        target=_end_if_stuck, args=(arrivals, received, is_reading), daemon=True
-    )
+    watch = threading.Thread(target=_end_if_stuck, args=(arrivals, done, is_reading), daemon=True)
     try:
         with suppress(RuntimeError):  # no more threads: signals are handled by Python alone
             watch.start()
@@ -214,22 +213,22 @@ def _stop_signals(is_reading: Callable[[], bool]) -> Iterator[list[int]]:
         for number, handler in previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)
+        done.set()
         notices.close()
 
 
 def _end_if_stuck(
-    arrivals: socket.socket, received: list[int], is_reading: Callable[[], bool]
+    arrivals: socket.socket, done: threading.Event, is_reading: Callable[[], bool]
 ) -> None:
-    """End the process if it reads all the time after a signal and does not handle it."""
+    """End the process if it goes on reading, and nothing else, after a signal."""
     with arrivals:
         arrived = arrivals.recv(1)
     n_seconds = 0
-    while arrived and not received:
+    while arrived and not done.wait(1):
+        n_seconds = n_seconds + 1 if is_reading() else 0
         if n_seconds == PATIENCE:
             os.write(2, b"fastltl train: ended without a save, since reading does not end\n")
             os._exit(128 + arrived[0])
-        time.sleep(1)
-        n_seconds = n_seconds + 1 if is_reading() else 0
 
 
 def run_adapt(options: argparse.Namespace) -> None:

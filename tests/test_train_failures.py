@@ -404,7 +404,7 @@ def test_half_written_file_is_learned_up_to_its_last_whole_task(table, tmp_path,
 
 
 STUCK = """
-import ctypes, sys
+import ctypes, os, signal, sys
 from fastltl import cli
 from fastltl.io.streams import TaskStream
 read = TaskStream.tasks
@@ -412,22 +412,28 @@ def tasks(self, hold_back):
     for i, task in enumerate(read(self)):
         if i == 100:
             print("stuck", flush=True)
+            if sys.argv[1] == "before":
+                os.kill(os.getpid(), signal.SIGTERM)
             mutex = ctypes.create_string_buffer(1000)
             for _ in range(2):  # the second call waits for ever, whatever the signals
                 ctypes.CDLL(None).pthread_mutex_lock(mutex)
         yield task
 TaskStream.tasks = tasks
 cli.PATIENCE = 1
-sys.exit(cli.main(sys.argv[1:]))
+sys.exit(cli.main(sys.argv[2:]))
 """
 
 
-def test_signal_ends_a_reader_that_hangs(table, tmp_path):
+@pytest.mark.parametrize("moment", ["before", "within"])
+def test_signal_ends_a_reader_that_hangs(table, tmp_path, moment):
+    """The signal comes before the call that hangs, and is handled, or within it."""
     checkpoint = tmp_path / "c.npz"
-    arguments = [sys.executable, "-c", STUCK, *train_arguments(table, checkpoint, "--every", 10)]
+    arguments = [sys.executable, "-c", STUCK, moment]
+    arguments += train_arguments(table, checkpoint, "--every", 10)
     with started(arguments, **PIPES) as process:
         assert process.stdout.readline() == b"stuck\n"
-        process.send_signal(signal.SIGTERM)
+        if moment == "within":
+            process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM
     assert b"ended without a save, since reading does not end\n" in err
