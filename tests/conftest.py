@@ -24,6 +24,14 @@ def _one_blas_thread():
         yield
 
 
+@pytest.fixture
+def default_hangup():
+    """Let SIGHUP end processes as usual, even if the suite runs under nohup."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
 def pytest_collection_modifyitems(items):
     if JIT_IS_OFF:
         skip = pytest.mark.skip(reason="slow when the JIT is off")

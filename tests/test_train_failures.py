@@ -208,6 +208,7 @@ def test_reader_that_does_not_read_does_not_stop_training(long_table, tmp_path):
     assert checkpoint.read_bytes() == whole
 
 
+@pytest.mark.usefixtures("default_hangup")
 def test_terminal_that_goes_ends_training_after_a_save(long_table, tmp_path):
     """The system sends SIGHUP, and writing fails from then on."""
 
@@ -250,6 +251,7 @@ def test_hangup_is_ignored_under_nohup(long_table, tmp_path):
     assert n_tasks_read(checkpoint) == 6000
 
 
+@pytest.mark.usefixtures("default_hangup")
 def test_repeated_hangup_does_not_interrupt():
     with cli._stop_signals(bool) as received:
         os.kill(os.getpid(), signal.SIGHUP)

@@ -253,6 +253,7 @@ def test_killed_training_resumes_with_the_same_bits(table, tmp_path):
     assert n_within_save > 0
 
 
+@pytest.mark.usefixtures("default_hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_stops_training_after_a_save(tmp_path, number):
     """The command finishes the current task, saves and exits."""
