@@ -82,6 +82,8 @@ def read_errors(path: str | PathLike[str], kind: str) -> Iterator[None]:
     """Replace any error by a one-line ValueError that names the file and what it should hold."""
     try:
         yield
+    except MemoryError:  # nothing is wrong with the file
+        raise
     except Exception as error:  # NumPy and zipfile raise many kinds
         raise ValueError(f"{path} cannot be read as {kind} ({reason_of(error)}).") from error
 
@@ -93,6 +95,8 @@ def memory_errors(n_matrices: int, d: int, remedy: str = "use fewer features") -
         yield
     except MemoryError as error:
         gigabytes = 8 * n_matrices * d**2 / 1e9
+        if gigabytes < 0.1:  # it is the tasks that take the memory
+            raise
         raise MemoryError(
             f"no memory for {n_matrices} matrices of {d} x {d} numbers, {gigabytes:.1f} GB: "
             f"{remedy}."

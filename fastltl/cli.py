@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import socket
 import sys
@@ -122,9 +123,10 @@ def run_train(options: argparse.Namespace) -> int:
 
     The exit status is about the training alone: it does not matter whether anyone reads the output.
     """
-    with redirect_stdout(_Output(sys.stdout)):
+    output = _Output(sys.stdout)
+    with redirect_stdout(output):
         status = _train(options)
-        sys.stdout.flush()
+    output.end()
     return status
 
 
@@ -137,16 +139,19 @@ def _train(options: argparse.Namespace) -> int:
     checkpoint, fit_intercept = printable(options.checkpoint), not options.no_intercept
     settings = train.Settings(*columns, options.lam, options.validation, fit_intercept)
     training: train.Training | None = None
+    is_compiling = False
 
     def is_reading() -> bool:
-        return training is None or training.is_reading
+        return not is_compiling if training is None else training.is_reading
 
     with _stop_signals(is_reading) as signals, train.locked(options.checkpoint) as is_locked:
         if not is_locked:
             wanted = f"make sure that no other process trains {checkpoint}"
             print(f"Note: its file system has no locks: {wanted}.", file=sys.stderr)
         stream = open_stream(options.stream, *columns, options.repeats)
+        is_compiling = True
         _compile(train.compile_kernels)
+        is_compiling = False
         training = train.Training(
             stream, options.checkpoint, settings, options.skip_bad, lambda: bool(signals)
         )
@@ -221,14 +226,15 @@ def _end_if_stuck(
     arrivals: socket.socket, done: threading.Event, is_reading: Callable[[], bool]
 ) -> None:
     """End the process if it goes on reading, and nothing else, after a signal."""
-    with arrivals:
+    with arrivals:  # open until no more signals arrive
         arrived = arrivals.recv(1)
-    n_seconds = 0
-    while arrived and not done.wait(1):
-        n_seconds = n_seconds + 1 if is_reading() else 0
-        if n_seconds == PATIENCE:
-            os.write(2, b"fastltl train: ended without a save, since reading does not end\n")
-            os._exit(128 + arrived[0])
+        n_seconds = 0
+        while arrived and not done.wait(1):
+            n_seconds = n_seconds + 1 if is_reading() else 0
+            if n_seconds == PATIENCE:
+                message = "fastltl train: ended without a save, since reading does not end"
+                print(message, file=sys.stderr, flush=True)
+                os._exit(128 + arrived[0])
 
 
 def run_adapt(options: argparse.Namespace) -> None:
@@ -319,7 +325,11 @@ def run_warmup(options: argparse.Namespace) -> None:
 
 
 class _Output:
-    """A text stream that, once nothing can be written to it, goes to the null device."""
+    """A text stream that never fails and never waits.
+
+    Text is dropped while a terminal is paused, or a pipe full. Once writing fails, or text is left
+    that would have to wait at the end, the stream goes to the null device.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
@@ -328,19 +338,35 @@ class _Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with self._ignoring_failure():
-            self._stream.write(text)
+        try:
+            if self._can_write():
+                self._stream.write(text)
+        except OSError:
+            self._discard()
         return len(text)
 
     def flush(self) -> None:
-        with self._ignoring_failure():
-            self._stream.flush()
-
-    @contextmanager
-    def _ignoring_failure(self) -> Iterator[None]:
         try:
-            yield
+            if self._can_write():
+                self._stream.flush()
         except OSError:
+            self._discard()
+
+    def end(self) -> None:
+        """Flush the text, or discard what would have to wait, as Python flushes at its exit."""
+        if not self._can_write():
+            self._discard()
+        self.flush()
+
+    def _can_write(self) -> bool:
+        """Return whether a line can be written at once."""
+        try:
+            return bool(select.select([], [self._stream], [], 0)[1])
+        except (OSError, TypeError, ValueError):  # not a file of the system, or on Windows
+            return True
+
+    def _discard(self) -> None:
+        with suppress(OSError):  # it is not a file of the system
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
@@ -352,8 +378,12 @@ def _lasting_stderr() -> Iterator[None]:
             os.fstat(number)
         except OSError:  # closed, so that the next file to be opened would receive messages
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    with redirect_stderr(_Output(sys.stderr)):
-        yield
+    output = _Output(sys.stderr)
+    try:
+        with redirect_stderr(output):
+            yield
+    finally:
+        output.end()
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {

@@ -8,7 +8,6 @@ import hashlib
 import io
 import os
 import platform
-import select
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -153,10 +152,12 @@ class Training:
                 raise KeyboardInterrupt
             self._count(task)
         if self._digest.hexdigest() != position["digest"]:
-            got = "others" if self.held_back is None else "a last line without newline"
+            found = "got others: restore the file, or train with a new checkpoint"
+            if self.held_back is not None:
+                found = "got a last line without newline: add one if the file is complete"
             raise ValueError(
                 f"{self.stream.path} must begin with the {n_read} tasks that {self.path} was "
-                f"trained on, got {got}: restore the file, or train with a new checkpoint."
+                f"trained on, {found}."
             )
         self.n_skipped, self.n_saved = position["n_left_out"], self.n_read
         self.n_learned = learner.n_tasks_seen_
@@ -172,10 +173,7 @@ class Training:
         with tqdm(unit="task", initial=self.n_read, desc="learning") as bar:
             while not self.should_stop():
                 try:
-                    self.is_reading = True
-                    task = next(self._tasks, None)
-                    self.is_reading = False
-                    if task is None:
+                    if (task := self._next_task()) is None:
                         has_ended = True
                         break
                     self._learn(task, bar)
@@ -183,8 +181,7 @@ class Training:
                         bar.set_postfix(self.learner.progress_summary(), refresh=False)
                         end = time.perf_counter()
                         next_report = end + max(0.5, (end - start) / PROGRESS_SHARE)
-                    if _can_write(sys.stderr):
-                        bar.update(self.n_read - bar.n)
+                    bar.update()
                 except Exception as error:
                     self._save_after(error)
                     raise
@@ -192,6 +189,13 @@ class Training:
                     self.save()
             self.save()  # before the bar is closed, which waits if the terminal does
         return has_ended
+
+    def _next_task(self) -> StreamedTask | None:
+        self.is_reading = True
+        try:
+            return next(self._tasks, None)
+        finally:
+            self.is_reading = False
 
     def _save_after(self, error: Exception) -> None:
         """Save what was learned before an error, and add to its message what that is."""
@@ -289,7 +293,8 @@ def locked(path: Path) -> Iterator[bool]:
                 yield is_locked
             finally:
                 with suppress(PermissionError):  # Windows removes no file that is open
-                    name.unlink(missing_ok=True)
+                    if _is_at(name, file.fileno()):
+                        name.unlink()
             return
 
 
@@ -299,14 +304,6 @@ def _is_at(path: Path, file: int) -> bool:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _can_write(stream: Any) -> bool:
-    """Return whether writing a line does not have to wait, as for a terminal that is paused."""
-    try:
-        return bool(select.select([], [stream], [], 0)[1])
-    except (OSError, ValueError):  # not a file of the system, or on Windows
-        return True
 
 
 def compile_kernels() -> None:

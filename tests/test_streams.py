@@ -267,7 +267,7 @@ GOOD = {"X": np.ones((2, 2)), "y": np.ones(2), "t": np.array(["a", "a"])}
         ),
         ({"y": np.array(["a", "b"])}, "2.npz: array 'y' must hold numbers in .*, got <U1"),
         ({"X": np.ones((1, 2, 2))}, r"array 'X' must hold numbers in .*of shape \(1, 2, 2\)"),
-        ({"X": np.array([[1], [None]])}, "2.npz cannot be read as .npz .*allow_pickle"),
+        ({"X": np.array([[1], [None]])}, "2.npz cannot be read as .npz .*never unpickled"),
         ({"t": np.array("a")}, r"array 't' must hold 2 labels, got shape \(\)"),
     ],
 )
@@ -501,3 +501,19 @@ def test_tasks_are_runs_of_equal_labels(tmp_path_factory, labels, rows):
     for task, lo, hi in zip(found, edges, edges[1:], strict=False):
         assert np.array_equal(task.X[:, 0], numbers[lo:hi])
         assert np.array_equal(task.y, -numbers[lo:hi])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_blocks_do_not_depend_on_the_kind_of_line_ends(tmp_path, monkeypatch, end):
+    sizes = []
+
+    class Rows(CSVRows):
+        def __init__(self, file, size, delimiter):
+            sizes.append(size)
+            super().__init__(file, size, delimiter)
+
+    monkeypatch.setattr(streams, "CSVRows", Rows)
+    path = tmp_path / "t.csv"
+    path.write_text(end.join(["t,x,y", *("a,1,2" for _ in range(300_000)), ""]), newline="")
+    assert [len(y) for _, y in ltl.open_stream(path, task="t", target="y")] == [300_000]
+    assert set(sizes) == {streams.BLOCK_BYTES}

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 import fastltl as ltl
 from fastltl._columns import choose_features
+from fastltl._validation import memory_errors, read_errors
 from fastltl.io.tables import read_tasks
 
 
@@ -136,6 +137,19 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 @pytest.mark.slow
+def test_memory_that_tasks_take_is_not_put_down_to_matrices():
+    with pytest.raises(MemoryError, match=r"^tasks$"), memory_errors(12, 20):
+        raise MemoryError("tasks")
+    message = r"12 matrices of 20000 x 20000 numbers, 38\.4 GB"
+    with pytest.raises(MemoryError, match=message), memory_errors(12, 20_000):
+        raise MemoryError("tasks")
+
+
+def test_a_lack_of_memory_is_not_put_down_to_the_file():
+    with pytest.raises(MemoryError, match=r"^none left$"), read_errors("file", "a checkpoint"):
+        raise MemoryError("none left")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and limits")
 def test_train_reports_a_lack_of_memory_in_one_line(tmp_path):
     path, checkpoint = tmp_path / "wide.parquet", tmp_path / "learner.npz"

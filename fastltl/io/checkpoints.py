@@ -18,7 +18,7 @@ from datetime import date, datetime
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import IO, Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -277,20 +277,27 @@ def _read_archive(file: BinaryIO) -> tuple[dict[str, Any], dict[str, npt.NDArray
 
 
 def _read_array(content: bytes) -> npt.NDArray[Any]:
-    """Return the numbers of a .npy file; its header must declare as many as there are."""
+    """Return the numbers of a .npy file."""
     file = io.BytesIO(content)
+    shape, is_fortran, dtype = read_npy_header(file, len(content))
+    if dtype.kind not in "biuf":
+        raise ValueError(f"an array has the type {dtype}")
+    array = np.frombuffer(content, dtype, offset=file.tell())
+    return array.reshape(shape, order="F" if is_fortran else "C").copy(order="K")
+
+
+def read_npy_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read shape, order and type of a .npy file of so many bytes, which must hold that array."""
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
     shape, is_fortran, dtype = readers[np.lib.format.read_magic(file)](file)
-    if dtype.kind not in "biuf":
-        raise ValueError(f"an array has the type {dtype}")
-    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != len(file.read()):
-        raise ValueError(f"an array has not the numbers of its shape {shape}")
-    start = len(content) - math.prod(shape) * dtype.itemsize
-    array = np.frombuffer(content, dtype, offset=start)
-    return array.reshape(shape, order="F" if is_fortran else "C").copy(order="K")
+    if dtype.hasobject:
+        raise ValueError("an array has the type object, which is never unpickled")
+    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"an array of shape {shape} is not in its {size} bytes")
+    return shape, is_fortran, dtype
 
 
 def _with_objective(checkpoint: Checkpoint) -> Checkpoint:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from fastltl._columns import choose_features, is_missing
 from fastltl._objective import TaskSource
 from fastltl._validation import Array, check_choice, check_path, read_errors
+from fastltl.io.checkpoints import read_npy_header
 from fastltl.io.tables import CSVRows, arrow_errors, arrow_floats, csv_options, table_format
 from fastltl.tasks import Task, TaskSet
 
@@ -307,7 +308,8 @@ class _CSV(_Table):
         with self.path.open("rb") as file:
             start = file.read(2**20)
             parse = csv_options(start)
-            size = max(BLOCK_BYTES, 64 * len(start.partition(b"\n")[0]))
+            header = re.split(rb"[\r\n]", start.lstrip(), maxsplit=1)[0]
+            size = max(BLOCK_BYTES, 64 * len(header))
             file.seek(0)
             rows = CSVRows(file, size, parse.delimiter)
             whole = csv.ReadOptions(block_size=len(rows.header) + 1)
@@ -394,6 +396,9 @@ class _Folder:
             file.open("rb") as content,
             np.load(content, allow_pickle=False) as archive,
         ):
+            for member in archive.zip.infolist():
+                with archive.zip.open(member) as start:
+                    read_npy_header(start, member.file_size)
             return {name: archive[name] for name in archive.files}
 
     def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
