@@ -218,7 +218,7 @@ def play(tasks, T, lam, d, geometry, step_scale, start=None):
 @pytest.mark.parametrize("lam", [0.1, 100.0])
 @pytest.mark.parametrize("tasks", ["adversary", "growing", "random"])
 def test_regret_of_gradient_descent(tasks, lam, T):
-    """Of the paper's step and of the best one, from a corner of the set."""
+    """Play with the paper's step and with the best one, from a corner of the set."""
     start = np.diag([1 / lam, 0, 0])
     for scale in (1 / sqrt(2), 1.0):
         regret, _ = play(tasks, T, lam, 3, "euclidean", scale, start)
