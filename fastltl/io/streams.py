@@ -26,6 +26,10 @@ from fastltl.tasks import Task, TaskSet
 #: Approximate size in bytes of the blocks that a table is read in.
 BLOCK_BYTES = 2**20
 
+#: Parquet files up to this size are read whole. From larger ones pyarrow reads page by page, and
+#: reserves the size that a page claims to have, up to 2 GB if the file is damaged.
+SMALL_BYTES = 2**23
+
 #: Memory that must be free before pyarrow reads: when it runs out within, pyarrow may wait for ever
 #: or abort the process, where NumPy raises MemoryError.
 SPARE_BYTES = 2**27
@@ -279,11 +283,15 @@ class _Parquet(_Table):
     def _open(
         self, columns: list[str], cut: list[bytes] | None = None
     ) -> Iterator[tuple[list[str], Iterable[Any]]]:
+        import pyarrow
         from pyarrow import parquet
 
+        source, buffer_size = self.path, 2**20
+        if self.path.stat().st_size <= SMALL_BYTES:
+            source, buffer_size = pyarrow.BufferReader(self.path.read_bytes()), 0
         n_rows = max(1, BLOCK_BYTES // (8 * max(1, len(columns))))
         # pre_buffer=True would load a whole row group ahead.
-        with parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20) as file:
+        with parquet.ParquetFile(source, pre_buffer=False, buffer_size=buffer_size) as file:
             batches = file.iter_batches(n_rows, columns=columns, use_threads=False)
             yield file.schema_arrow.names, batches
 
