@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "batch": ("BatchLTL", "MTL"),
     "bayes": ("BayesLTL",),
+    "experiments.compare": ("compare",),
     "functional": ("project", "ridge_weights", "task_gradient", "task_loss"),
     "io.checkpoints": ("load",),
     "io.streams": ("open_stream",),
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     )
     from fastltl.batch import MTL as MTL, BatchLTL as BatchLTL
     from fastltl.bayes import BayesLTL as BayesLTL
+    from fastltl.experiments.compare import compare as compare
     from fastltl.functional import (
         project as project,
         ridge_weights as ridge_weights,

@@ -74,11 +74,15 @@ class Solution(NamedTuple):
 
 
 class Progress:
-    """The iterations so far, and how many are left."""
+    """The iterations so far, and how many are left.
 
-    def __init__(self, radius: float, max_iter: int) -> None:
+    After more than so many seconds the next iteration raises TimeoutError.
+    """
+
+    def __init__(self, radius: float, max_iter: int, seconds: float = np.inf) -> None:
         self.radius = radius
         self.max_iter = max_iter
+        self.seconds = seconds
         self.start = time.perf_counter()
         self.history: list[Iteration] = []
         self.latest: Array | None = None
@@ -92,6 +96,8 @@ class Progress:
         seconds = time.perf_counter() - self.start
         self.latest = point.D
         self.history.append(Iteration(point.F, point.gap(self.radius), seconds))
+        if seconds > self.seconds:
+            raise TimeoutError(f"the solver took more than {self.seconds:.3g} s")
 
 
 def minimise(objective: Objective, start: Array | None, tol: float, progress: Progress) -> Solution:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -153,8 +155,8 @@ class BatchLTL(RepresentationLearner):
             )
         return self
 
-    def _progress(self) -> Progress:
-        return Progress(check_lam(self.lam), check_count(self.max_iter, "max_iter"))
+    def _progress(self, seconds: float = np.inf) -> Progress:
+        return Progress(check_lam(self.lam), check_count(self.max_iter, "max_iter"), seconds)
 
     def _warm_start(self, d: int) -> Array | None:
         """Return where an earlier fit was interrupted, or ended; None if there was none."""
@@ -212,12 +214,15 @@ def fit_path(
     lams: Sequence[float],
     n_threads: int,
     earlier: Sequence[BatchLTL] | None = None,
+    seconds: float = np.inf,
 ) -> list[BatchLTL]:
     """Fit a copy of the learner for each lam, and return them in the order of `lams`.
 
     Fits start from the `earlier` ones to other tasks, if given. Otherwise they go from the largest
-    lam to the smallest, and each starts from the one before, unless that did not converge.
+    lam to the smallest, and each starts from the one before, unless that did not converge. If all
+    together take more than so many `seconds`, TimeoutError is raised.
     """
+    deadline = time.perf_counter() + seconds
     learners = [clone(learner).set_params(lam=lam) for lam in lams]
     with one_blas_thread, memory_errors(SOLVER_MATRICES, tasks.n_features):
         objective, start = learners[0]._objective(tasks, n_threads), None
@@ -226,7 +231,8 @@ def fit_path(
             if earlier is not None:
                 start = earlier[k]._representation
             one._remember_features(tasks)
-            one._solve(tasks, objective, start, one._progress())
+            left = deadline - time.perf_counter()
+            one._solve(tasks, objective, start, one._progress(left))
             start = one._representation if one._has_converged else None
     return learners
 

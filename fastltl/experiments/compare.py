@@ -1,97 +1,216 @@
-"""Compare methods that share information among tasks with ridge regression on each task alone."""
+"""Compare methods on held-out tasks of a table, and say which one to use."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
+from itertools import product
+from typing import Any
 
 import numpy as np
-from sklearn.preprocessing import StandardScaler
 
-from fastltl._validation import Array, check_generator
+from fastltl._validation import Array, check_count, reason_of
+from fastltl.bayes import BayesLTL
 from fastltl.experiments import trials
-from fastltl.experiments.results import Cell, Results, Row, compute_cells, finish, new_results
-from fastltl.experiments.trials import Trial
-from fastltl.metrics import relative_improvement
-from fastltl.selection import Halves
+from fastltl.experiments.peers import drop_dependent, fit_gpboost, rows_of
+from fastltl.experiments.results import (
+    Cell,
+    Results,
+    Row,
+    Table,
+    compute_cells,
+    finish,
+    format_table,
+    new_results,
+)
+from fastltl.experiments.trials import Split
+from fastltl.experiments.verdict import (
+    ALONE,
+    BATCH,
+    BAYES,
+    INTERCEPTS,
+    MULTITASK,
+    ONLINE,
+    POOLED,
+    SLOPES,
+    summarise,
+)
+from fastltl.metrics import evaluate
 from fastltl.tasks import TaskSet
-
-ALONE, POOLED = "each task alone (ITL)", "all tasks as one (pooled)"
-ONLINE, BATCH, MULTITASK = "online LTL", "batch LTL", "multitask (MTL)"
-SHARING = (POOLED, ONLINE, BATCH, MULTITASK)
-METRICS = ("mse", "explained_variance")
 
 #: Folds of the cross-validation over tasks.
 FOLDS = 4
-#: With fewer samples a half could have only one, and so no variance.
-FEWEST_SAMPLES = 4
-#: With fewer tasks a bootstrap interval over tasks is not reliable.
-FEWEST_TASKS_FOR_A_VERDICT = 20
-#: A smaller gain, in percent of the error, is not worth a more complex method.
-NEGLIGIBLE_GAIN = 1.0
-#: Bootstrap resamples, and the largest number of errors drawn at once, which bounds the memory.
-RESAMPLES, LARGEST_DRAW = 9999, 2**20
-#: Directions of a representation to describe, and features to name for each.
-N_DIRECTIONS, N_NAMED = 5, 4
-#: Eigenvalues that differ by less than this share of the largest count as equal.
-TIED = 1e-6
-#: Squares of larger features overflow when they are scaled.
-LARGEST_FEATURE = 1e150
+#: The cross-validation is repeated until about so many tasks have been held out, fewer if there
+#: are more than so many features; the fewest and most repetitions.
+HELD_OUT, MANY_FEATURES, FEWEST_REPEATS, MOST_REPEATS = 1500, 20, 2, 50
+#: A held-out task has rows to fit and rows to predict.
+FEWEST_ROWS = 2
+#: A method may take so many times as long as the slowest of the quick ones, and so many seconds.
+SLOWEST, LEAST_SECONDS = 10.0, 2.0
+#: Shares of the tasks to which a mixed model is fitted first, to foresee its time.
+PILOTS = (1 / 16, 1 / 4)
+#: Squares of larger numbers overflow when they are scaled.
+LARGEST = 1e150
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of `compare`: errors of methods on held-out tasks, and which one to use.
+
+    Printed, it is the table and the verdict of ``fastltl compare``.
+
+    Attributes
+    ----------
+    results : dict
+        All numbers, ready for JSON. ``methods`` has a row for each method, ``curve`` the error of
+        BayesLTL by the number of tasks seen, ``coverage`` of its intervals, ``left_out`` the
+        methods that were not compared and why, and ``tasks`` the error on each task.
+    """
+
+    results: Results
+
+    @property
+    def best(self) -> str:
+        """The recommended method."""
+        return str(self.results["verdict"]["use"])
+
+    @property
+    def verdict(self) -> str:
+        """What to use and why, in words."""
+        return str(self.results["verdict"]["sentence"])
+
+    def to_frame(self) -> Any:
+        """Return the methods and their errors as a pandas data frame."""
+        from fastltl._columns import import_pandas
+
+        return import_pandas().DataFrame(self.results["methods"]).set_index("method")
+
+    def __str__(self) -> str:
+        table = format_table(method_table(self.results))
+        notes = [f"{name} was left out: {why}." for name, why in self.results["left_out"].items()]
+        parts = [size_sentence(self.results), table, self.verdict, coverage_sentence(self.results)]
+        return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
+
+    def __repr__(self) -> str:
+        return f"<Comparison: use {self.best}>"
 
 
 def compare(
-    tasks: TaskSet, seed: int = 0, scale: bool = True, n_jobs: int = 1, dask: str | None = None
-) -> Results:
-    """Compare ridge regression on each task alone with methods that share, on held-out tasks.
+    tasks: Any,
+    task: str | None = None,
+    target: str | None = None,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    *,
+    repeats: int | None = None,
+    seed: int = 0,
+    n_jobs: int = 1,
+    dask: str | None = None,
+) -> Comparison:
+    """Compare methods on held-out tasks, and say which one to use.
 
-    Each of four folds holds out a quarter of the tasks. Two thirds of the others are training
-    tasks; one third are validation tasks, which select lam. Held-out and validation tasks are
-    split into halves: methods are fitted on one half and scored on the other. Every task is
-    held out once, and intervals of the gains come from resampling the tasks. Ridge regression on
-    each task alone uses no training tasks, so all tasks that are not held out select its lam.
+    Ridge regression on each task alone and one for all tasks, mixed models, online LTL, batch LTL,
+    MTL and `BayesLTL`. Each of four folds holds out a quarter of the tasks. The methods learn from
+    the other tasks, are given half of the rows of each held-out task, and predict the other half.
+    This is repeated with other folds and halves; `seed` determines all of them.
 
-    Tasks that `usable_tasks` drops are not compared. The seed determines the folds, the halves
-    and the resampling. `scale` scales every feature to unit variance over the training tasks. The
-    folds are shared by n_jobs processes (-1: one per core) or, if `dask` is the address of a
-    scheduler, by its workers. The results have ``data``, ``methods``, ``curve``,
-    ``representation`` and ``verdict``, and are ready for JSON.
+    Parameters
+    ----------
+    tasks : TaskSet or data frame
+        For a data frame, `task` and `target` name columns, as in `TaskSet.from_frame`.
+    task, target, features, drop
+        Columns of the data frame.
+    repeats : int, optional
+        How often all tasks are held out; by default 2 to 50 times, more often if tasks are few.
+    seed : int
+    n_jobs : int
+        Number of processes; -1 is one for each core.
+    dask : str, optional
+        Address of a Dask scheduler whose workers compute the folds instead.
+
+    Returns
+    -------
+    Comparison
+
+    Notes
+    -----
+    Mixed models, with random intercepts and with independent random slopes, are fitted by GPBoost
+    if it is installed (``pip install 'fastltl[peers]'``). Mixed models, batch LTL and MTL are left
+    out if they take more than ten times as long as the others, or fail. Tasks of one row are not
+    compared.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> tasks = ltl.datasets.make_environment(5, 1, noise=0.1, random_state=0).tasks(24, 10)
+    >>> comparison = ltl.compare(tasks, repeats=1)
+    >>> comparison.best in comparison.verdict
+    True
     """
+    if not isinstance(tasks, TaskSet):
+        if task is None or target is None:
+            missing = "task" if task is None else "target"
+            raise TypeError(
+                f"{missing} must name a column of the data frame, got None; or pass a TaskSet."
+            )
+        tasks = TaskSet.from_frame(tasks, task, target, features)
+    elif not (task is None and target is None and features is None and len(drop) == 0):
+        raise ValueError("task, target, features and drop go with a data frame, got a TaskSet.")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed must be an integer >= 0, got {seed!r}.")
     usable = usable_tasks(tasks)
-    results = new_results("compare", {"seed": seed, "scale": scale, "jobs": n_jobs})
-    cells: list[Cell] = [{"fold": fold} for fold in range(FOLDS)]
-    compute = partial(_score_fold, tasks=usable, seed=seed, scale=scale)
-    results["cells"] = list(compute_cells(compute, cells, n_jobs, "comparing", dask))
-    results["data"] = {
-        "n_tasks": len(usable),
-        "n_left_out": len(tasks) - len(usable),
-        "n_features": usable.n_features,
-        "n_samples": int(usable.sizes.sum()),
-    }
-    folds = finish(results, cells)
-    results["methods"], results["curve"] = _summarise(folds, seed)
-    results["verdict"] = verdict(results["methods"], len(usable))
-    results["representation"] = _learn_representation(usable, seed, scale)
-    return results
+    if repeats is None:
+        wanted = math.ceil(HELD_OUT / len(usable) / max(1.0, usable.n_features / MANY_FEATURES))
+        repeats = min(max(wanted, FEWEST_REPEATS), MOST_REPEATS)
+    repeats = check_count(repeats, "repeats")
+    results = new_results("compare", {"seed": seed, "repeats": repeats, "jobs": n_jobs})
+    left_out: dict[str, str] = {}
+    if find_spec("gpboost") is None:
+        left_out = dict.fromkeys((INTERCEPTS, SLOPES), "it needs pip install 'fastltl[peers]'")
+    compile_comparison()
+    score = partial(_score_fold, tasks=usable, seed=seed)
+    # The first fold shows which methods are too slow.
+    first: Cell = {"repeat": 0, "fold": 0, "left_out": list(left_out), "is_first": True}
+    done = list(compute_cells(score, [first], 1, "first fold"))
+    left_out |= done[0]["values"]["failed"]
+    others: list[Cell] = [
+        {"repeat": repeat, "fold": fold, "left_out": list(left_out), "is_first": False}
+        for repeat, fold in product(range(repeats), range(FOLDS))
+        if (repeat, fold) != (0, 0)
+    ]
+    done += compute_cells(score, others, n_jobs, "comparing", dask)
+    results["cells"] = done
+    folds = finish(results, [first, *others])
+    del results["cells"]  # they have a number for each task, repeat and method
+    for fold in folds:
+        left_out |= fold["failed"]
+    results |= {"left_out": left_out, **summarise(folds, usable, repeats, seed)}
+    results["data"]["n_left_out"] = len(tasks) - len(usable)
+    results["learned"] = _describe_prior(usable)
+    return Comparison(results)
 
 
 def usable_tasks(tasks: TaskSet) -> TaskSet:
-    """Drop tasks with fewer than four samples or a constant target; raise if few remain."""
-    enough = tasks.sizes >= FEWEST_SAMPLES
-    varied = np.array([y.min() < y.max() for _, y in tasks])
-    usable: TaskSet = tasks[enough & varied]
+    """Drop tasks of one row; raise if few remain, or if numbers are too large."""
+    usable: TaskSet = tasks[tasks.sizes >= FEWEST_ROWS]
     if len(usable) < FOLDS:
         raise ValueError(
-            f"a comparison needs at least {FOLDS} tasks with {FEWEST_SAMPLES} samples or more and "
-            f"a target that varies, got {len(usable)}: of {len(tasks)} tasks, {(~enough).sum()} "
-            f"have fewer samples and {(~varied).sum()} have a constant target."
+            f"a comparison needs at least {FOLDS} tasks with {FEWEST_ROWS} rows or more, got "
+            f"{len(usable)}: of {len(tasks)} tasks, {len(tasks) - len(usable)} have one row."
         )
-    largest = max(float(np.abs(X).max()) for X, _ in tasks)
-    if largest > LARGEST_FEATURE:
+    targets = np.concatenate([y for _, y in usable])
+    if targets.min() == targets.max():
+        raise ValueError(f"the target must vary, got {targets[0]:g} in every row.")
+    largest = max(max(float(np.abs(X).max()), float(np.abs(y).max())) for X, y in usable)
+    if largest > LARGEST:
         raise ValueError(
-            f"features must not exceed {LARGEST_FEATURE:g}, got {largest:g}: change their units."
+            f"features and target must not exceed {LARGEST:g}, got {largest:g}: change their units."
         )
     return usable
 
@@ -99,201 +218,175 @@ def usable_tasks(tasks: TaskSet) -> TaskSet:
 def compile_comparison() -> None:
     """Compile the kernels that `compare` needs, so that no worker process has to."""
     tasks = TaskSet([(np.eye(4)[:, :2], np.arange(4.0)), (np.ones((4, 2)), np.ones(4))] * FOLDS)
+    cell = {"repeat": 0, "fold": 0, "left_out": [INTERCEPTS, SLOPES], "is_first": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # lam is at the edge of the candidates
-        _score_fold({"fold": 0}, tasks, seed=0, scale=True)
+        _score_fold(cell, tasks, seed=0)
     objective = tasks.mean_objective(True, False, 1)
     objective.value_and_gradient(np.eye(2))
     objective.curvature(np.eye(2))  # the fits above are too small to need it
 
 
-def _score_fold(cell: Cell, tasks: TaskSet, seed: int, scale: bool) -> Row:
-    """Score each method on the held-out tasks of a fold, and online LTL as it learns."""
-    order = check_generator(seed).permutation(len(tasks))
+# Scores
+
+
+def _score_fold(cell: Cell, tasks: TaskSet, seed: int) -> Row:
+    """Score each method on the held-out tasks of a fold, and BayesLTL also as it learns.
+
+    Scores are sums of squared errors over the held-out rows of each task.
+    """
+    order = np.random.default_rng([seed, cell["repeat"]]).permutation(len(tasks))
     is_held_out = np.arange(len(order)) % FOLDS == cell["fold"]
-    held_out, others = tasks[order[is_held_out]], tasks[order[~is_held_out]]
-    trial, halves_of_others = _make_trial(others, held_out, seed, scale)
-    n_training, checkpoints = len(trial.training), _checkpoints(len(tasks))
-    curve = list(trials.fit_online(trial, {*checkpoints, n_training}))
-    fits = {
-        ALONE: trials.fit_itl(trial, halves_of_others),
-        ONLINE: curve[-1],
-        BATCH: next(trials.fit_batch(trial, [n_training])),
-        MULTITASK: trials.fit_mtl(trial),
+    generator = np.random.default_rng([seed, cell["repeat"], cell["fold"]])
+    split = trials.make_split(tasks[order[~is_held_out]], tasks[order[is_held_out]], generator)
+    errors: dict[str, Array] = {}
+    seconds: dict[str, float] = {}
+    failed: dict[str, str] = {}
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        seconds[name] = time.perf_counter() - start
+
+    for name, score in QUICK.items():
+        with timed(name):
+            errors[name] = score(split)
+    with timed(BAYES):
+        learner = BayesLTL().fit(split.training)
+        errors[BAYES] = evaluate(learner, *split.trial.test)
+    limit = max(LEAST_SECONDS, SLOWEST * max(seconds.values())) if cell["is_first"] else np.inf
+    for name, limited in SLOW.items():
+        if name in cell["left_out"]:
+            continue
+        try:
+            with timed(name):
+                errors[name] = limited(split, limit)
+        except TimeoutError:
+            failed[name] = f"it takes more than {limit:.0f} s a fold, ten times the others"
+        except MIXED_ERRORS.get(name, ()) as error:
+            failed[name] = f"it failed ({reason_of(error).rstrip('.')})"
+    n_rows = split.trial.test[1].sizes
+    to_squares = split.target_unit**2 * n_rows
+    curve = _learning_curve(split, _checkpoints(len(tasks)))
+    return {
+        "tasks": order[is_held_out].tolist(),
+        "n_rows": n_rows.tolist(),
+        "squares": {name: (error * to_squares).tolist() for name, error in errors.items()},
+        "curve": {n_tasks: (error * to_squares).tolist() for n_tasks, error in curve.items()},
+        "covered": trials.coverage(learner, *split.trial.test),
+        "seconds": seconds,
+        "failed": failed,
     }
-    methods: dict[str, Row] = {
-        name: {"lam": fit.lam, "seconds": fit.seconds}
-        | {metric: trial.score(fit.D, metric).tolist() for metric in METRICS}
-        for name, fit in fits.items()
-    }
-    start = time.perf_counter()
-    lam = trials.select_pooled_lam(trial)
-    methods[POOLED] = {
-        metric: trials.score_pooled(trial, trial.test, np.array([lam]), metric)[0].tolist()
-        for metric in METRICS
-    }
-    methods[POOLED] |= {"lam": lam, "seconds": time.perf_counter() - start}
-    errors = {f.n_tasks: trial.score(f.D).tolist() for f in curve if f.n_tasks in checkpoints}
-    return {"labels": list(map(str, held_out.labels)), "methods": methods, "curve": errors}
 
 
-def _make_trial(others: TaskSet, test: TaskSet, seed: int, scale: bool) -> tuple[Trial, Halves]:
-    """Split the tasks that are not held out; return the trial and the halves of all of them."""
-    n_training = _n_training(len(others))
-    if scale:
-        scaler = StandardScaler().fit(np.concatenate([X for X, _ in others[:n_training]]))
-        others, test = (part.map_inputs(scaler.transform) for part in (others, test))
-    train_halves, test_halves = others.split_samples(0.5, seed)
-    validation = train_halves[n_training:], test_halves[n_training:]
-    halves = test.split_samples(0.5, seed)
-    trial = Trial(others[:n_training], validation, halves, fit_intercept=True)
-    return trial, (train_halves, test_halves)
-
-
-def _n_training(n_tasks: int) -> int:
-    """Return how many of the tasks that are not held out are training tasks."""
-    return round(2 * n_tasks / 3)
+def _learning_curve(split: Split, checkpoints: Sequence[int]) -> dict[int, Array]:
+    """Return the errors of BayesLTL on the new tasks after some numbers of training tasks."""
+    learner, errors = BayesLTL(), {}
+    for n_tasks, (X, y) in enumerate(split.training[: checkpoints[-1]], start=1):
+        learner.partial_fit(X, y)
+        if n_tasks in checkpoints:
+            errors[n_tasks] = evaluate(learner, *split.trial.test)
+    return errors
 
 
 def _checkpoints(n_tasks: int) -> list[int]:
     """Return geometrically spaced numbers of training tasks that every fold reaches."""
-    fewest = _n_training(n_tasks - math.ceil(n_tasks / FOLDS))
-    return sorted(set(np.geomspace(1, fewest, 15).round().astype(int).tolist()))
+    fewest = n_tasks - math.ceil(n_tasks / FOLDS)
+    return sorted(set(np.geomspace(1, fewest, 12).round().astype(int).tolist()))
 
 
-def _summarise(folds: list[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """Return a row for each method, and one for each point of online LTL's learning curve.
+def _score_mixed(split: Split, limit: float, slopes: bool) -> Array:
+    """Score a mixed model on each new task; it is fitted to the given rows, too.
 
-    Rows of methods have mean scores over tasks, the gain over each task alone, and wins.
+    TimeoutError is raised if it takes more than so many seconds, or if fits to some of the tasks
+    show that it would.
     """
+    import gpboost  # noqa: F401  # not within the time that is measured
 
-    def all_tasks(method: str, metric: str) -> Array:
-        return np.concatenate([fold["methods"][method][metric] for fold in folds])
-
-    baseline = all_tasks(ALONE, "mse")
-    rows = []
-    for method in (ALONE, *SHARING):
-        errors = all_tasks(method, "mse")
-        row: Row = {
-            "method": method,
-            **{metric: float(all_tasks(method, metric).mean()) for metric in METRICS},
-            "seconds": sum(fold["methods"][method]["seconds"] for fold in folds),
-            "lams": [fold["methods"][method]["lam"] for fold in folds],
-        }
-        if method != ALONE:
-            row["gain"] = relative_improvement(errors, baseline)
-            # The strict level is Bonferroni's: all intervals hold together with 95 % confidence.
-            levels = (0.95, 1 - 0.05 / len(SHARING))
-            row["interval"], row["strict_interval"] = gain_intervals(errors, baseline, levels, seed)
-            same = np.isclose(errors, baseline, rtol=1e-9, atol=0.0)
-            row["wins"] = float(np.where(same, 0.5, errors < baseline).mean())
-        rows.append(row)
-    curve = []
-    for n_tasks in folds[0]["curve"]:
-        errors = np.concatenate([fold["curve"][n_tasks] for fold in folds])
-        curve.append({"n_tasks": n_tasks, "gain": relative_improvement(errors, baseline)})
-    return rows, curve
-
-
-def gain_intervals(
-    errors: Array, baseline: Array, levels: Sequence[float], seed: int
-) -> list[list[float]]:
-    """Return bootstrap-t intervals of the relative improvement, in percent, at each level.
-
-    The tasks are resampled, and an interval is gain - q * deviation for quantiles q of
-    (gain* - gain) / deviation* over the resamples. With few tasks and heavy-tailed errors it
-    covers the true gain more often than quantiles of gain* do.
-    """
-    random, n = np.random.default_rng(seed), len(errors)
-    gain, deviation = _gain_and_deviation(errors, baseline)
-    n_drawn = max(1, LARGEST_DRAW // n)
-    t_values = [np.zeros(1)]
-    for start in range(0, RESAMPLES, n_drawn):
-        drawn = random.integers(n, size=(min(n_drawn, RESAMPLES - start), n))
-        gains, deviations = _gain_and_deviation(errors[drawn], baseline[drawn])
-        varied = deviations > 0
-        t_values.append((gains[varied] - gain) / deviations[varied])
-    intervals = []
-    for level in levels:
-        low, high = np.quantile(np.concatenate(t_values), [(1 - level) / 2, (1 + level) / 2])
-        end = min(100.0, float(gain - low * deviation))  # an error can fall by at most 100 %
-        intervals.append([float(gain - high * deviation), end])
-    return intervals
-
-
-def _gain_and_deviation(errors: Array, baseline: Array) -> tuple[Array, Array]:
-    """100 (1 - mean(errors) / mean(baseline)) over the last axis, and its standard deviation."""
-    base = baseline.mean(axis=-1, keepdims=True)
-    base = np.where(base > 0.0, base, 1.0)
-    ratio = errors.mean(axis=-1, keepdims=True) / base
-    deviation = np.std((errors - ratio * baseline) / base, axis=-1) / np.sqrt(errors.shape[-1])
-    return 100.0 * (1.0 - ratio[..., 0]), 100.0 * deviation
-
-
-def verdict(methods: Sequence[Row], n_tasks: int) -> dict[str, str]:
-    """Decide whether sharing helps: "yes", "no" or "unclear", with a sentence for the report.
-
-    Sharing helps if some method has a gain that is not negligible, wins on most tasks, and has a
-    strict interval above zero. It does not help if every strict interval ends below a gain that
-    is not negligible.
-    """
-    sharing = [row for row in methods if row["method"] in SHARING]
-    better = [
-        row
-        for row in sharing
-        if row["gain"] >= NEGLIGIBLE_GAIN and row["wins"] > 0.5 and row["strict_interval"][0] > 0
-    ]
-    if n_tasks < FEWEST_TASKS_FOR_A_VERDICT:
-        helps, opening = "unclear", f"Whether sharing helps is unclear with only {n_tasks} tasks"
-    elif better:
-        helps, opening = "yes", "Sharing helps"
-    elif all(row["strict_interval"][1] < NEGLIGIBLE_GAIN for row in sharing):
-        helps, opening = "no", "Sharing does not help"
-    else:
-        helps, opening = "unclear", "Whether sharing helps is unclear from this data"
-    best = max(better or sharing, key=lambda row: float(row["gain"]))
-    low, high = best["strict_interval"]
-    sentence = (
-        f"{opening}: {best['method']} {'lowers' if best['gain'] >= 0 else 'raises'} the error on "
-        f"held-out tasks by {abs(best['gain']):.1f} % against ridge regression on each alone (95 % "
-        f"interval of the gain, widened for {len(sharing)} methods: {low:.1f} to {high:.1f} %)."
+    given, held_out = split.trial.test
+    for share in PILOTS if limit < np.inf else ():
+        pilot = rows_of(split.training[: max(2, math.ceil(share * len(split.training)))])
+        start = time.perf_counter()
+        with suppress(Exception):  # so few tasks may not be enough for a fit
+            fit_gpboost(pilot, pilot, slopes)
+        if time.perf_counter() - start > limit * share:
+            raise TimeoutError("the fit would take too long")
+    start = time.perf_counter()
+    fitted, new = rows_of(split.training, given), rows_of(held_out)
+    both = drop_dependent(np.concatenate([fitted.X, new.X]), backwards=True)
+    prediction = fit_gpboost(
+        fitted._replace(X=both[: len(fitted.y)]),
+        new._replace(X=both[len(fitted.y) :], task=new.task + len(split.training)),
+        slopes,
     )
-    return {"helps": helps, "sentence": sentence}
+    if time.perf_counter() - start > limit:
+        raise TimeoutError("the fit takes too long")
+    squares = np.bincount(new.task, (new.y - prediction) ** 2)
+    errors: Array = squares / held_out.sizes
+    return errors
 
 
-def _learn_representation(tasks: TaskSet, seed: int, scale: bool) -> Row:
-    """Describe what online LTL learns from two thirds of all tasks; the others select lam."""
-    shuffled = tasks[check_generator(seed).permutation(len(tasks))]
-    trial, _ = _make_trial(shuffled, shuffled, seed, scale)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the folds have warned if lam is at the edge
-        fit = next(trials.fit_online(trial, [len(trial.training)]))
-    names = tasks.feature_names or [f"x{j}" for j in range(tasks.n_features)]
-    return {"n_tasks": fit.n_tasks, "lam": fit.lam, **describe(fit.D, names)}
+QUICK: Mapping[str, Callable[[Split], Array]] = {
+    ALONE: trials.score_alone,
+    POOLED: trials.score_one_model,
+    ONLINE: trials.score_online,
+}
+SLOW: Mapping[str, Callable[[Split, float], Array]] = {
+    INTERCEPTS: partial(_score_mixed, slopes=False),
+    SLOPES: partial(_score_mixed, slopes=True),
+    BATCH: trials.score_batch,
+    MULTITASK: trials.score_mtl,
+}
+#: Errors of a mixed model must not lose the results of the other methods.
+MIXED_ERRORS = dict.fromkeys((INTERCEPTS, SLOPES), Exception)
 
 
-def describe(D: Array, names: Sequence[str]) -> Row:
-    """Describe a representation by its effective rank and the features of its main directions.
-
-    With p the eigenvalues of D divided by their sum, the effective rank is exp(entropy of p): d
-    for D = I, 1 for a single direction. A direction lists the features of its largest entries,
-    and its sign makes the first positive. Directions whose eigenvalue is repeated are not unique,
-    and are omitted.
-    """
-    values, vectors = np.linalg.eigh(D)
-    shares = np.clip(values[::-1], 0.0, None) / np.clip(values, 0.0, None).sum()
-    positive = shares[shares > 0]
-    distances = np.abs(np.diff(shares, prepend=np.inf, append=-np.inf))
-    is_simple = np.minimum(distances[:-1], distances[1:]) > TIED * shares[0]
-    directions = []
-    for k in np.flatnonzero(is_simple & (shares > TIED))[:N_DIRECTIONS]:
-        direction = np.round(vectors[:, -1 - k], 6)  # rounding errors reorder no features
-        largest = np.argsort(-np.abs(direction), kind="stable")[:N_NAMED]
-        signed = direction * np.sign(direction[largest[0]])
-        features = [{"name": names[j], "weight": float(signed[j])} for j in largest]
-        directions.append({"share": float(shares[k]), "features": features})
+def _describe_prior(tasks: TaskSet) -> Row:
+    """Describe what BayesLTL learns from all tasks."""
+    learner = BayesLTL().fit(tasks)
+    names = [*(tasks.feature_names or [f"x{j}" for j in range(tasks.n_features)]), "intercept"]
+    deviations = np.sqrt(np.diag(learner.covariance_))
     return {
-        "effective_rank": float(np.exp(-np.sum(positive * np.log(positive)))),
-        "shares": shares.tolist(),
-        "directions": directions,
+        "features": [
+            {"name": name, "mean": float(mean), "deviation": float(deviation)}
+            for name, mean, deviation in zip(names, learner.mean_, deviations, strict=True)
+        ],
+        "noise": float(np.sqrt(learner.noise_)),
+        "expected_error": float(np.sqrt(learner.loo_error_)),
     }
+
+
+# Text
+
+
+def method_table(results: Results) -> Table:
+    """Tabulate the errors of the methods, and mark the recommended one."""
+    header = ("method", "explained %", "MSE", "gain %", "95 % interval", "seconds", "")
+    rows = []
+    for row in results["methods"]:
+        gain = interval = ""
+        if "gain" in row:
+            low, high = row["interval"]
+            gain, interval = f"{row['gain']:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"
+        mark = "<- use this" if row["method"] == results["verdict"]["use"] else ""
+        numbers = f"{100 * row['explained']:.1f}", f"{row['mse']:.4g}", gain, interval
+        rows.append((row["method"], *numbers, f"{row['seconds']:.1f}", mark))
+    return Table(header, rows, words=(0, 6))
+
+
+def size_sentence(results: Results) -> str:
+    """Say how large the data are."""
+    data = results["data"]
+    left_out = f" ({data['n_left_out']} of one row left out)" if data["n_left_out"] else ""
+    sizes = f"{data['n_features']} features, {data['n_rows']} rows"
+    return f"{data['n_tasks']} tasks{left_out}, {sizes}"
+
+
+def coverage_sentence(results: Results) -> str:
+    """Say how many targets the intervals of BayesLTL contained."""
+    shares = {row["level"]: f"{100 * row['covered']:.1f} %" for row in results["coverage"]}
+    return (
+        f"Of the held-out targets, {shares[95]} are in the 95 % intervals of {BAYES} and "
+        f"{shares[80]} in the 80 % intervals."
+    )

@@ -6,41 +6,40 @@ error is the mean squared error on the other half, over the variance of its targ
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
-import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from scipy import stats
 
 from fastltl._validation import Array, reason_of
-from fastltl.batch import BatchLTL
 from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_rdataset, make_environment
 from fastltl.experiments import paper, trials
 from fastltl.experiments.compare import ALONE, BATCH, ONLINE
 from fastltl.experiments.paper import MULTITASK, Experiment, mean_with_interval
+from fastltl.experiments.peers import drop_dependent, fit_gpboost, fit_lme4, rows_of
 from fastltl.experiments.results import Cell, Results, Row, select
-from fastltl.experiments.trials import Trial
+from fastltl.experiments.trials import Split, Trial, make_split
 from fastltl.metrics import evaluate, relative_improvement
-from fastltl.online import OnlineLTL
-from fastltl.selection import Halves
 from fastltl.tasks import TaskSet
 
 POOLED, GPBOOST, LME4 = "pooled", "mixed model (GPBoost)", "mixed model (lme4)"
 ONE_PASS, JOINT, PASSES = "BayesLTL, one pass", "BayesLTL, joint", "BayesLTL, 5 passes"
+#: The project's other methods.
+OURS: dict[str, Callable[[Split], Array]] = {
+    ALONE: trials.score_alone,
+    POOLED: trials.score_one_model,
+    ONLINE: trials.score_online,
+    BATCH: trials.score_batch,
+    MULTITASK: trials.score_mtl,
+}
 METHODS = (ALONE, POOLED, ONLINE, BATCH, MULTITASK, GPBOOST, LME4, ONE_PASS, JOINT, PASSES)
 
 #: Grouped tables and their names in R's packages; the task, target and features are those of
@@ -63,35 +62,6 @@ NOISES = (0.05, 0.2)
 #: Tasks whose weights have nothing in common: features, training tasks, samples and noise.
 N_UNSTRUCTURED, UNSTRUCTURED_SIZE, UNSTRUCTURED_NOISE = 20, (100, 20), 0.3
 N_VALIDATION_TASKS = 38
-
-#: Nominal coverage of the prediction intervals, in percent.
-LEVELS = (50, 80, 95)
-#: Seconds after which a fit by R is given up.
-R_TIMEOUT = 600
-#: A column whose distance to the span of others is below this share of its size depends on them.
-DEPENDENT = 1e-6
-
-Ints = npt.NDArray[np.int64]
-
-
-class Rows(NamedTuple):
-    """The rows of several tasks, and the number of each row's task."""
-
-    X: Array
-    y: Array
-    task: Ints
-
-
-class Split(NamedTuple):
-    """Training tasks, and a trial whose test halves are the given and held-out rows of new tasks.
-
-    The trial selects lam, with fewer training tasks if it needs some of them for validation.
-    `halves` select lam of methods that do not learn from the training tasks.
-    """
-
-    training: TaskSet
-    trial: Trial
-    halves: Halves
 
 
 def reproduce(
@@ -175,7 +145,7 @@ def compute_cell(cell: Cell, schools: TaskSet | None = None) -> Row:
     else:
         split = split_table(load_table(cell["problem"], schools), generator)
     given, held_out = split.trial.test
-    errors = {name: values.mean() for name, values in _score_representations(split).items()}
+    errors = {name: float(score(split).mean()) for name, score in OURS.items()}
     for name in PEERS:
         errors[name] = _score_peer(name, split) if name in cell["peers"] else None
     one_pass = BayesLTL().fit(split.training)
@@ -187,9 +157,9 @@ def compute_cell(cell: Cell, schools: TaskSet | None = None) -> Row:
     }
     for name, learner in learners.items():
         errors[name] = evaluate(learner, given, held_out).mean()
-    variance = np.var(_rows(held_out).y)
+    variance = np.var(rows_of(held_out).y)
     shares = {name: None if e is None else float(e / variance) for name, e in errors.items()}
-    return {"errors": shares, "coverage": _coverage(one_pass, given, held_out)}
+    return {"errors": shares, "coverage": trials.coverage(one_pass, given, held_out)}
 
 
 # Problems
@@ -210,43 +180,9 @@ def load_table(name: str, schools: TaskSet | None = None) -> TaskSet:
     return usable.map_inputs(drop)
 
 
-def drop_dependent(X: Array, backwards: bool = False) -> Array:
-    """Drop the columns that depend on a constant and on columns that come before them."""
-    columns = range(X.shape[1])
-    sizes, rest = np.linalg.norm(X, axis=0), X - X.mean(axis=0)
-    kept = []
-    for j in reversed(columns) if backwards else columns:
-        distance = np.linalg.norm(rest[:, j])
-        if distance > DEPENDENT * sizes[j]:
-            kept.append(j)
-            direction = rest[:, j] / distance
-            rest -= np.outer(direction, direction @ rest)
-    return X[:, sorted(kept)]
-
-
 def split_table(tasks: TaskSet, generator: np.random.Generator) -> Split:
-    """Split tasks into training tasks and new tasks, and the rows of new tasks into halves.
-
-    Features and targets are standardised by the rows that may be fitted: those of the training
-    tasks and the given halves. Methods that need lam learn from two thirds of the training tasks,
-    select it by the other third, in halves, and learn again from all training tasks.
-    """
-    training, new = tasks.split((0.5, 0.5), generator)
-    given, held_out = new.split_samples(0.5, generator)
-    X, y, _ = _rows(training, given)
-    scale = X.std(axis=0)
-    scale[scale == 0.0] = 1.0
-
-    def standardise(part: TaskSet) -> TaskSet:
-        changed = (((A - X.mean(axis=0)) / scale, (v - y.mean()) / y.std()) for A, v in part)
-        return TaskSet(changed, list(part.labels))
-
-    training, given, held_out = map(standardise, (training, given, held_out))
-    halves = training.split_samples(0.5, generator)
-    n_learned = round(2 * len(training) / 3)
-    validation = halves[0][n_learned:], halves[1][n_learned:]
-    trial = Trial(training[:n_learned], validation, (given, held_out), fit_intercept=True)
-    return Split(training, trial, halves)
+    """Split tasks into as many training tasks as new tasks."""
+    return make_split(*tasks.split((0.5, 0.5), generator), generator)
 
 
 def _draw_synthetic(cell: Cell, generator: np.random.Generator) -> Split:
@@ -279,116 +215,21 @@ def _draw_unstructured(
         yield X, y
 
 
-def _rows(*parts: TaskSet) -> Rows:
-    """Return the rows of tasks, numbered from 0 through all parts."""
-    tasks = [task for part in parts for task in part]
-    number = np.repeat(np.arange(len(tasks)), [len(y) for _, y in tasks])
-    X, y = map(np.concatenate, zip(*tasks, strict=True))
-    return Rows(X, y, number)
-
-
 # Methods
-
-
-def _score_representations(split: Split) -> dict[str, Array]:
-    """Return the errors of the project's other methods on each new task."""
-    training, trial, halves = split
-    n_learned, fit_intercept = len(trial.training), trial.fit_intercept
-    lam = next(trials.fit_online(trial, [n_learned])).lam
-    online = OnlineLTL(lam, fit_intercept=fit_intercept).fit(training)
-    lam = next(trials.fit_batch(trial, [n_learned])).lam
-    batch = BatchLTL(lam, tol=trials.TOL, fit_intercept=fit_intercept).fit(training)
-    lams = np.array([trials.select_pooled_lam(trial)])
-    whole = replace(trial, training=training)
-    return {
-        ALONE: trial.score(trials.fit_itl(trial, halves).D),
-        POOLED: trials.score_pooled(whole, trial.test, lams, trial.metric)[0],
-        ONLINE: trial.score(online.D_),
-        BATCH: trial.score(batch.D_),
-        MULTITASK: trial.score(trials.fit_mtl(replace(trial, validation=halves)).D),
-    }
-
-
-def _coverage(learner: BayesLTL, given: TaskSet, held_out: TaskSet) -> list[float]:
-    """Return the share of held-out targets within the interval of each of LEVELS."""
-    X, y, _ = _rows(held_out)
-    groups = np.repeat(held_out.labels, held_out.sizes)
-    prediction, std = learner.adapt(given).predict(X, groups, return_std=True)
-    distances = np.abs(y - prediction) / std
-    return [float(np.mean(distances <= stats.norm.ppf(0.5 + level / 200))) for level in LEVELS]
 
 
 def _score_peer(name: str, split: Split) -> float | None:
     """Return the mean error of a mixed model on the new tasks, or None with a warning."""
     given, held_out = split.trial.test
-    new = _rows(held_out)
+    new = rows_of(held_out)
     try:
         numbered = new._replace(task=new.task + len(split.training))
-        prediction = PEERS[name](_rows(split.training, given), numbered)
+        prediction = PEERS[name](rows_of(split.training, given), numbered)
     except Exception as error:  # the results of the other methods must not be lost
         warnings.warn(f"{name} failed: {reason_of(error)}.", RuntimeWarning, stacklevel=2)
         return None
     squares = np.bincount(new.task, (new.y - prediction) ** 2)
     return float(np.mean(squares / held_out.sizes))
-
-
-def fit_gpboost(fitted: Rows, new: Rows) -> Array:
-    """Fit a random intercept and independent random slopes by GPBoost; predict the new rows."""
-    import gpboost
-
-    n_features = fitted.X.shape[1]
-    log = io.StringIO()
-    with redirect_stdout(log):  # GPBoost prints its warnings
-        model = gpboost.GPModel(
-            group_data=fitted.task,
-            group_rand_coef_data=fitted.X,
-            ind_effect_group_rand_coef=[1] * n_features,
-            likelihood="gaussian",
-            num_parallel_threads=1,  # more only slow it down at these sizes
-            matrix_inversion_method="cholesky",  # the default is approximate, and slower here
-        )
-        model.fit(y=fitted.y, X=_with_ones(fitted.X))
-        found = model.predict(
-            group_data_pred=new.task, group_rand_coef_data_pred=new.X, X_pred=_with_ones(new.X)
-        )
-    if "did not converge" in log.getvalue():
-        raise RuntimeError("the maximal number of iterations was reached")
-    prediction: Array = found["mu"]
-    return prediction
-
-
-def _with_ones(X: Array) -> Array:
-    return np.column_stack([np.ones(len(X)), X])
-
-
-R_SCRIPT = """
-suppressMessages(library(lme4))
-fitted <- read.csv("fitted.csv")
-new <- read.csv("new.csv")
-terms <- paste(c("1", setdiff(names(fitted), c("task", "y"))), collapse = " + ")
-formula <- as.formula(paste0("y ~ ", terms, " + (", terms, " || task)"))
-model <- lmer(formula, fitted)
-if (model@optinfo$conv$opt != 0) stop("the optimizer did not converge")
-write.table(predict(model, new), "predicted.txt", row.names = FALSE, col.names = FALSE)
-"""
-
-
-def fit_lme4(fitted: Rows, new: Rows) -> Array:
-    """Fit a random intercept and independent random slopes by R's lme4; predict the new rows."""
-    header = ",".join([*(f"x{j}" for j in range(fitted.X.shape[1])), "y", "task"])
-    with tempfile.TemporaryDirectory() as folder:
-        for name, rows in (("fitted", fitted), ("new", new)):
-            table = np.column_stack([rows.X, rows.y, rows.task])
-            path = Path(folder, f"{name}.csv")
-            np.savetxt(path, table, "%.17g", delimiter=",", header=header, comments="")
-        script = Path(folder, "fit.R")
-        script.write_text(R_SCRIPT, encoding="utf-8")
-        options: Any = {"capture_output": True, "text": True, "timeout": R_TIMEOUT}
-        done = subprocess.run(["Rscript", script.name], cwd=folder, check=False, **options)
-        if done.returncode != 0:
-            raise RuntimeError(" ".join(done.stderr.split()))
-        prediction: Array = np.loadtxt(Path(folder, "predicted.txt"), ndmin=1)
-    return prediction
 
 
 PEERS = {GPBOOST: fit_gpboost, LME4: fit_lme4}

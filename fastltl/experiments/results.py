@@ -19,13 +19,14 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from joblib import Parallel, delayed, effective_n_jobs
 from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
 from fastltl import __version__
+from fastltl._text import printable
 from fastltl._validation import check_threads, reason_of
 from fastltl.distributed.shards import TIMEOUT, Cluster
 from fastltl.io.checkpoints import write_whole
@@ -42,6 +43,27 @@ Cell = Mapping[str, Any]
 Results = dict[str, Any]
 Row = dict[str, Any]
 Compute = Callable[[Cell], Any]
+
+
+class Table(NamedTuple):
+    """Column names, rows of text, and the indices of columns that hold words, not numbers."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    words: tuple[int, ...] = (0,)
+
+
+def format_table(table: Table) -> str:
+    """Return a table as lines of text in columns of equal width."""
+    lines = [[printable(cell) for cell in line] for line in (table.header, *table.rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(table.header))]
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if k in table.words else f"{cell:>{width}}"
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
 
 
 def machine() -> dict[str, Any]:

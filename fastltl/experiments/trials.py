@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from fastltl._validation import Array, check_threads
-from fastltl.base import RepresentationLearner
 from fastltl.batch import MTL, BatchLTL, fit_path
+from fastltl.bayes import BayesLTL
 from fastltl.metrics import HeldOut, evaluate
+from fastltl.online import OnlineLTL
 from fastltl.path import OnlineLTLPath
 from fastltl.ridge import ITL
 from fastltl.selection import (
@@ -38,6 +40,9 @@ ALGORITHM_1: Settings = {"objective": "error", "geometry": "euclidean", "step": 
 PAPER_EXPERIMENTS: list[Settings] = [
     ALGORITHM_1 | {"step": 10.0**power, "averaging": "last"} for power in range(-2, 13, 2)
 ]
+
+#: Nominal coverage of the prediction intervals, in percent.
+LEVELS = (50, 80, 95)
 
 #: Relative gap at which batch learners stop; a smaller one hardly changes test errors.
 TOL = 1e-3
@@ -99,44 +104,54 @@ def _best_index(scores: Array, metric: str) -> int:
 
 def fit_itl(trial: Trial, validation: Halves) -> Fit:
     """Select lam of ridge regression on each task alone; the training tasks do not matter."""
-    return _fit(ITL(fit_intercept=trial.fit_intercept), trial, trial.training, validation)
+    start = time.perf_counter()
+    learner = ITL(fit_intercept=trial.fit_intercept)
+    selection = select_lam(learner, trial.training, validation, metric=trial.metric)
+    seconds = time.perf_counter() - start
+    return Fit(selection.learner.D_, len(trial.training), selection.best_lam, seconds)
 
 
 def fit_batch(
-    trial: Trial, n_tasks: Collection[int], objective: str = "regularized"
+    trial: Trial, n_tasks: Collection[int], objective: str = "regularized", seconds: float = np.inf
 ) -> Iterator[Fit]:
     """Fit batch LTL on the first training tasks; yield a fit for each number in n_tasks.
 
     With each lam a fit starts from the one on fewer tasks; the first ones go from the largest lam
-    to the smallest. Seconds add up over the fits.
+    to the smallest. Seconds add up over the fits. TimeoutError is raised if the candidates for a
+    number of tasks take more than so many `seconds`.
     """
     learner = BatchLTL(objective=objective, tol=TOL, fit_intercept=trial.fit_intercept)
-    candidates, seconds = None, 0.0
+    candidates, total = None, 0.0
     for t in sorted(n_tasks):
-        start = time.perf_counter()
-        candidates = fit_path(
-            learner, trial.training[:t], LAMS.tolist(), check_threads(None), candidates
-        )
-        best = trial.select(np.stack([candidate.D_ for candidate in candidates]), t)
-        warn_of_short_fits(candidates, candidates[best])
-        seconds += time.perf_counter() - start
-        yield Fit(candidates[best].D_, t, float(LAMS[best]), seconds)
+        fit, candidates = _fit_lams(learner, trial, trial.training[:t], candidates, seconds)
+        total += fit.seconds
+        yield fit._replace(seconds=total)
 
 
-def fit_mtl(trial: Trial) -> Fit:
+def fit_mtl(trial: Trial, seconds: float = np.inf) -> Fit:
     """Fit MTL on the training halves of the test tasks themselves.
 
-    Its lam is the one whose representation is best for the validation tasks.
+    Its lam is the one whose representation is best for the validation tasks. TimeoutError is raised
+    if the candidates take more than so many `seconds`.
     """
     learner = MTL(tol=TOL, fit_intercept=trial.fit_intercept)
-    return _fit(learner, trial, trial.test[0], trial.validation)
+    return _fit_lams(learner, trial, trial.test[0], None, seconds)[0]
 
 
-def _fit(learner: RepresentationLearner, trial: Trial, tasks: TaskSet, validation: Halves) -> Fit:
-    start = time.perf_counter()
-    selection = select_lam(learner, tasks, validation, metric=trial.metric)
-    seconds = time.perf_counter() - start
-    return Fit(selection.learner.D_, len(tasks), selection.best_lam, seconds)
+def _fit_lams(
+    learner: BatchLTL,
+    trial: Trial,
+    tasks: TaskSet,
+    earlier: Sequence[BatchLTL] | None,
+    seconds: float,
+) -> tuple[Fit, list[BatchLTL]]:
+    """Fit a batch learner for each lam; return the best fit for the validation tasks, and all."""
+    start, lams = time.perf_counter(), LAMS.tolist()
+    candidates = fit_path(learner, tasks, lams, check_threads(None), earlier, seconds)
+    best = trial.select(np.stack([candidate.D_ for candidate in candidates]), len(tasks))
+    warn_of_short_fits(candidates, candidates[best])
+    taken = time.perf_counter() - start
+    return Fit(candidates[best].D_, len(tasks), lams[best], taken), candidates
 
 
 def fit_online(
@@ -183,3 +198,86 @@ def score_pooled(trial: Trial, halves: Halves, lams: Array, metric: str) -> Arra
     )
     weights_by_task = np.repeat(weights.swapaxes(0, 1), len(train), axis=0)
     return HeldOut(train, test, metric).score_weights(weights_by_task)
+
+
+class Split(NamedTuple):
+    """Training tasks, and a trial whose test halves are the given and held-out rows of new tasks.
+
+    The trial selects lam, with fewer training tasks if it needs some of them for validation.
+    `halves` select lam of methods that do not learn from the training tasks. Targets are in units
+    of `target_unit`.
+    """
+
+    training: TaskSet
+    trial: Trial
+    halves: Halves
+    target_unit: float = 1.0
+
+
+def make_split(training: TaskSet, new: TaskSet, generator: np.random.Generator) -> Split:
+    """Split the rows of new tasks into halves, one given and one held out.
+
+    Features and targets are standardised by the rows that may be fitted: those of the training
+    tasks and the given halves. Methods that need lam learn from two thirds of the training tasks,
+    select it by the other third, in halves, and learn again from all training tasks.
+    """
+    given, held_out = new.split_samples(0.5, generator)
+    parts = [*training, *given]
+    X, y = np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
+    x_mean, scale, y_mean, unit = X.mean(axis=0), X.std(axis=0), y.mean(), float(y.std()) or 1.0
+    scale[scale == 0.0] = 1.0
+
+    def standardise(part: TaskSet) -> TaskSet:
+        changed = (((X - x_mean) / scale, (y - y_mean) / unit) for X, y in part)
+        return TaskSet(changed, list(part.labels))
+
+    training, given, held_out = map(standardise, (training, given, held_out))
+    halves = training.split_samples(0.5, generator)
+    n_learned = round(2 * len(training) / 3)
+    validation = halves[0][n_learned:], halves[1][n_learned:]
+    trial = Trial(training[:n_learned], validation, (given, held_out), fit_intercept=True)
+    return Split(training, trial, halves, unit)
+
+
+def score_alone(split: Split) -> Array:
+    """Score ridge regression on each new task alone."""
+    return split.trial.score(fit_itl(split.trial, split.halves).D)
+
+
+def score_one_model(split: Split) -> Array:
+    """Score one ridge regression for all tasks on each new task."""
+    lams = np.array([select_pooled_lam(split.trial)])
+    trial = replace(split.trial, training=split.training)
+    scores: Array = score_pooled(trial, trial.test, lams, trial.metric)[0]
+    return scores
+
+
+def score_online(split: Split) -> Array:
+    """Score online LTL on each new task."""
+    trial = split.trial
+    lam = next(fit_online(trial, [len(trial.training)])).lam
+    learner = OnlineLTL(lam, fit_intercept=trial.fit_intercept).fit(split.training)
+    return trial.score(learner.D_)
+
+
+def score_batch(split: Split, seconds: float = np.inf) -> Array:
+    """Score batch LTL on each new task."""
+    trial = split.trial
+    lam = next(fit_batch(trial, [len(trial.training)], seconds=seconds)).lam
+    learner = BatchLTL(lam, tol=TOL, fit_intercept=trial.fit_intercept).fit(split.training)
+    return trial.score(learner.D_)
+
+
+def score_mtl(split: Split, seconds: float = np.inf) -> Array:
+    """Score MTL, which learns from the given rows of the new tasks, on each of them."""
+    trial = replace(split.trial, validation=split.halves)
+    return trial.score(fit_mtl(trial, seconds).D)
+
+
+def coverage(learner: BayesLTL, given: TaskSet, held_out: TaskSet) -> list[float]:
+    """Return the share of held-out targets within the interval of each of LEVELS."""
+    X, y = (np.concatenate(arrays) for arrays in zip(*held_out, strict=True))
+    groups = np.repeat(held_out.labels, held_out.sizes)
+    prediction, std = learner.adapt(given).predict(X, groups, return_std=True)
+    distances = np.abs(y - prediction) / std
+    return [float(np.mean(distances <= stats.norm.ppf(0.5 + level / 200))) for level in LEVELS]

@@ -1,0 +1,119 @@
+"""Fit the mixed models that others have written, to compare with."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tempfile
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastltl._validation import Array
+from fastltl.tasks import TaskSet
+
+#: Seconds after which a fit by R is given up.
+R_TIMEOUT = 600
+#: A column whose distance to the span of others is below this share of its size depends on them.
+DEPENDENT = 1e-6
+
+Ints = npt.NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """The rows of several tasks, and the number of each row's task."""
+
+    X: Array
+    y: Array
+    task: Ints
+
+
+def rows_of(*parts: TaskSet) -> Rows:
+    """Return the rows of tasks, numbered from 0 through all parts."""
+    tasks = [task for part in parts for task in part]
+    number = np.repeat(np.arange(len(tasks)), [len(y) for _, y in tasks])
+    X, y = map(np.concatenate, zip(*tasks, strict=True))
+    return Rows(X, y, number)
+
+
+def drop_dependent(X: Array, backwards: bool = False) -> Array:
+    """Drop the columns that depend on a constant and on columns that come before them."""
+    columns = range(X.shape[1])
+    sizes, rest = np.linalg.norm(X, axis=0), X - X.mean(axis=0)
+    kept = []
+    for j in reversed(columns) if backwards else columns:
+        distance = np.linalg.norm(rest[:, j])
+        if distance > DEPENDENT * sizes[j]:
+            kept.append(j)
+            direction = rest[:, j] / distance
+            rest -= np.outer(direction, direction @ rest)
+    return X[:, sorted(kept)]
+
+
+def fit_gpboost(fitted: Rows, new: Rows, slopes: bool = True) -> Array:
+    """Fit random intercepts, and independent random slopes, by GPBoost; predict the new rows."""
+    import gpboost
+
+    options: dict[str, Any] = {}
+    if slopes:
+        n_features = fitted.X.shape[1]
+        options |= {
+            "group_rand_coef_data": fitted.X,
+            "ind_effect_group_rand_coef": [1] * n_features,
+            "matrix_inversion_method": "cholesky",  # the default is approximate, and slower here
+        }
+    log = io.StringIO()
+    with redirect_stdout(log):  # GPBoost prints its warnings
+        model = gpboost.GPModel(
+            group_data=fitted.task,
+            likelihood="gaussian",
+            num_parallel_threads=1,  # more only slow it down at these sizes
+            **options,
+        )
+        model.fit(y=fitted.y, X=_with_ones(fitted.X))
+        found = model.predict(
+            group_data_pred=new.task,
+            group_rand_coef_data_pred=new.X if slopes else None,
+            X_pred=_with_ones(new.X),
+        )
+    if "did not converge" in log.getvalue():
+        raise RuntimeError("the maximal number of iterations was reached")
+    prediction: Array = found["mu"]
+    return prediction
+
+
+def _with_ones(X: Array) -> Array:
+    return np.column_stack([np.ones(len(X)), X])
+
+
+R_SCRIPT = """
+suppressMessages(library(lme4))
+fitted <- read.csv("fitted.csv")
+new <- read.csv("new.csv")
+terms <- paste(c("1", setdiff(names(fitted), c("task", "y"))), collapse = " + ")
+formula <- as.formula(paste0("y ~ ", terms, " + (", terms, " || task)"))
+model <- lmer(formula, fitted)
+if (model@optinfo$conv$opt != 0) stop("the optimizer did not converge")
+write.table(predict(model, new), "predicted.txt", row.names = FALSE, col.names = FALSE)
+"""
+
+
+def fit_lme4(fitted: Rows, new: Rows) -> Array:
+    """Fit a random intercept and independent random slopes by R's lme4; predict the new rows."""
+    header = ",".join([*(f"x{j}" for j in range(fitted.X.shape[1])), "y", "task"])
+    with tempfile.TemporaryDirectory() as folder:
+        for name, rows in (("fitted", fitted), ("new", new)):
+            table = np.column_stack([rows.X, rows.y, rows.task])
+            path = Path(folder, f"{name}.csv")
+            np.savetxt(path, table, "%.17g", delimiter=",", header=header, comments="")
+        script = Path(folder, "fit.R")
+        script.write_text(R_SCRIPT, encoding="utf-8")
+        options: Any = {"capture_output": True, "text": True, "timeout": R_TIMEOUT}
+        done = subprocess.run(["Rscript", script.name], cwd=folder, check=False, **options)
+        if done.returncode != 0:
+            raise RuntimeError(" ".join(done.stderr.split()))
+        prediction: Array = np.loadtxt(Path(folder, "predicted.txt"), ndmin=1)
+    return prediction
