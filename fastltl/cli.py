@@ -13,33 +13,37 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastltl._arguments import EXPERIMENTS, build_parser
-from fastltl._text import printable
+from fastltl._text import printable, warnings_as_notes
+
+#: Options of `fastltl compare` that say what to read.
+SOURCE = ("file", "task", "target", "features", "drop")
 
 #: Seconds after which reading that does not stop on a signal is taken to hang.
 PATIENCE = 10
 
 if TYPE_CHECKING:
-    from fastltl.experiments.report import Table
-    from fastltl.experiments.results import Results
+    from fastltl.tasks import TaskSet
 
 
 def run_demo(options: argparse.Namespace) -> None:
-    """Compare methods on synthetic tasks and write the report."""
-    from fastltl.experiments import paper
+    """Compare methods on synthetic tasks, or on exam scores, and write the report."""
+    from fastltl.experiments import compare
 
-    tasks = paper.DEMO
+    made = compare.DEMO
     about = (
-        f"Tasks y = w'x + noise of deviation {tasks['noise']} in {tasks['n_features']} dimensions, "
-        f"{tasks['n_samples']} samples each; all w lie in one unknown subspace of dimension "
-        f"{tasks['n_features'] // 2}."
+        f"Tasks y = w'x + noise of deviation {made['noise']} in {made['n_features']} dimensions, "
+        f"{made['n_samples']} samples each; all w lie in one unknown subspace of dimension "
+        f"{made['n_features'] // 2}."
     )
-    compute = partial(paper.demo, options.seed, options.jobs)
-    _run_comparison(compute, "Does sharing help?", about, options.out)
+    if options.data == "exam":
+        about = "Exam scores of pupils in 65 London schools: each school is a task."
+    tasks = compare.demo_tasks(options.data, options.seed)
+    settings = {"seed": options.seed, "n_jobs": options.jobs, "repeats": compare.FEWEST_REPEATS}
+    _run_comparison(tasks, settings, "Does sharing help?", about, options.out)
 
 
 def run_compare(options: argparse.Namespace) -> None:
@@ -48,14 +52,17 @@ def run_compare(options: argparse.Namespace) -> None:
     from fastltl.io.tables import read_tasks
 
     _check_cluster(options.dask)
-    tasks = read_tasks(options.file, options.task, options.target, options.features, options.drop)
+    source = {name: getattr(options, name) for name in SOURCE}
+    with warnings_as_notes():
+        tasks = read_tasks(*source.values())
     compare.usable_tasks(tasks)
     names, file = tasks.feature_names or (), Path(options.file).name
     features = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     about = f"{file}: tasks by {options.task}, target {options.target}, features {features}."
-    settings = options.seed, not options.no_scale, options.jobs, options.dask
-    compute = partial(compare.compare, tasks, *settings)
-    _run_comparison(compute, f"Does sharing help? {file}", printable(about), options.out)
+    settings = {name: getattr(options, name) for name in ("seed", "repeats", "dask")}
+    settings["n_jobs"] = options.jobs
+    title = f"Does sharing help? {file}"
+    _run_comparison(tasks, settings, title, printable(about), options.out, source)
 
 
 def run_reproduce(options: argparse.Namespace) -> None:
@@ -96,6 +103,7 @@ def run_reproduce(options: argparse.Namespace) -> None:
 def _run_prior(options: argparse.Namespace) -> None:
     """Measure BayesLTL against other methods and write the report."""
     from fastltl.experiments import paper, prior, report
+    from fastltl.experiments.results import format_table
 
     if options.schools is not None:
         paper.schools_tasks(options.schools)  # reports an unreadable file before the long run
@@ -113,8 +121,7 @@ def _run_prior(options: argparse.Namespace) -> None:
     page = report.write_prior(results, options.out)
     print(f"prior: {results['manifest']['seconds']:.0f} s of computing")
     for title, table in report.prior_tables(results).items():
-        print(f"\n{title}")
-        _print_table(table)
+        print(f"\n{title}\n{format_table(table)}")
     print("", *report.prior_notes(results), "", f"Report: {printable(page)}", sep="\n")
 
 
@@ -260,39 +267,42 @@ def _check_cluster(address: str | None) -> None:
 
 
 def _compile(kernels: Callable[[], None]) -> None:
-    print("Compiling, for half a minute the first time ...", file=sys.stderr, flush=True)
-    kernels()
+    """Compile kernels; say so if the cache lacks one."""
+    from numba.core.event import Event, Listener, install_listener
+
+    class Notice(Listener):  # type: ignore[misc]
+        is_printed = False
+
+        def on_start(self, event: Event) -> None:
+            if not self.is_printed:
+                self.is_printed = True
+                print("Compiling, once, for half a minute ...", file=sys.stderr, flush=True)
+
+        def on_end(self, event: Event) -> None:
+            pass
+
+    with install_listener("numba:compile", Notice()):
+        kernels()
 
 
-def _run_comparison(compute: Callable[[], Results], title: str, about: str, out: Path) -> None:
-    """Compute, write the results and the report, then print: the reader may close the pipe."""
+def _run_comparison(
+    tasks: TaskSet,
+    settings: dict[str, Any],
+    title: str,
+    about: str,
+    out: Path,
+    source: dict[str, Any] | None = None,
+) -> None:
+    """Compare, write the results and the report, then print: the reader may close the pipe."""
     from fastltl.experiments import compare, report, results
 
     report.check_outputs(out, ["compare"])
     print(about, flush=True)
     _compile(compare.compile_comparison)
-    found = compute()
-    results.write_results(out / "results.json", found)
-    page = report.write_comparison(found, title, about, out)
-    data = found["data"]
-    left_out = f" ({data['n_left_out']} left out)" if data["n_left_out"] else ""
-    sizes = f"{data['n_features']} features, {data['n_samples']} samples"
-    print(f"{data['n_tasks']} tasks{left_out}, {sizes}\n")
-    _print_table(report.method_table(found))
-    print(f"\n{found['verdict']['sentence']}\n\n{report.rank_sentence(found['representation'])}")
-    _print_table(report.direction_table(found["representation"]))
-    print(f"\nReport: {printable(page)}")
-
-
-def _print_table(table: Table) -> None:
-    lines = [[printable(cell) for cell in line] for line in (table.header, *table.rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(table.header))]
-    for line in lines:
-        cells = [
-            f"{cell:<{width}}" if k in table.words else f"{cell:>{width}}"
-            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    found = compare.compare(tasks, **settings, progress=True)
+    results.write_results(out / "results.json", found.results)
+    page = report.write_comparison(found.results, title, about, out, source)
+    print(f"{found}\n\nReport: {printable(page)}")
 
 
 def run_info(options: argparse.Namespace) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fastltl._validation import Array, check_count, reason_of
+from fastltl._validation import Array, check_count, check_flag, reason_of
 from fastltl.bayes import BayesLTL
+from fastltl.datasets import load_rdataset, make_environment
 from fastltl.experiments import trials
 from fastltl.experiments.peers import drop_dependent, fit_gpboost, rows_of
 from fastltl.experiments.results import (
@@ -112,6 +113,7 @@ def compare(
     seed: int = 0,
     n_jobs: int = 1,
     dask: str | None = None,
+    progress: bool = False,
 ) -> Comparison:
     """Compare methods on held-out tasks, and say which one to use.
 
@@ -133,6 +135,8 @@ def compare(
         Number of processes; -1 is one for each core.
     dask : str, optional
         Address of a Dask scheduler whose workers compute the folds instead.
+    progress : bool
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -177,14 +181,15 @@ def compare(
     score = partial(_score_fold, tasks=usable, seed=seed)
     # The first fold shows which methods are too slow.
     first: Cell = {"repeat": 0, "fold": 0, "left_out": list(left_out), "is_first": True}
-    done = list(compute_cells(score, [first], 1, "first fold"))
+    done = list(compute_cells(score, [first], n_jobs=1))
     left_out |= done[0]["values"]["failed"]
     others: list[Cell] = [
         {"repeat": repeat, "fold": fold, "left_out": list(left_out), "is_first": False}
         for repeat, fold in product(range(repeats), range(FOLDS))
         if (repeat, fold) != (0, 0)
     ]
-    done += compute_cells(score, others, n_jobs, "comparing", dask)
+    label = "comparing" if check_flag(progress, "progress") else None
+    done += compute_cells(score, others, n_jobs, label, dask)
     results["cells"] = done
     folds = finish(results, [first, *others])
     del results["cells"]  # they have a number for each task, repeat and method
@@ -194,6 +199,18 @@ def compare(
     results["data"]["n_left_out"] = len(tasks) - len(usable)
     results["learned"] = _describe_prior(usable)
     return Comparison(results)
+
+
+#: The demonstration's environment, with little noise so that there is something to gain.
+DEMO: Row = {"n_features": 30, "n_tasks": 200, "n_samples": 40, "noise": 0.05}
+
+
+def demo_tasks(data: str, seed: int = 0) -> TaskSet:
+    """Return the tasks of the demonstration: "synthetic" ones, or "exam" scores in schools."""
+    if data == "exam":
+        return load_rdataset("mlmRev/Exam")
+    environment = make_environment(DEMO["n_features"], noise=DEMO["noise"], random_state=seed)
+    return environment.tasks(DEMO["n_tasks"], DEMO["n_samples"])
 
 
 def usable_tasks(tasks: TaskSet) -> TaskSet:

@@ -25,7 +25,7 @@ from fastltl._validation import Array
 from fastltl.batch import BatchLTL
 from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_schools, make_environment
-from fastltl.experiments.compare import compare, compile_comparison
+from fastltl.experiments.compare import compile_comparison
 from fastltl.experiments.results import Cell, Results, Row, new_results, run_cells, write_results
 from fastltl.experiments.trials import (
     ALGORITHM_1,
@@ -80,9 +80,6 @@ PAPER_SECONDS = {
     (150, 50): (2003, 776),
 }
 
-#: The demonstration's environment, with little noise so that there is something to gain.
-DEMO: dict[str, Any] = {"n_features": 30, "n_tasks": 200, "n_samples": 40, "noise": 0.05}
-
 
 def compile_kernels() -> None:
     """Run every kernel once, so that none is compiled later."""
@@ -103,12 +100,6 @@ def compile_kernels() -> None:
     functional.task_loss(D, X, y)
     functional.task_gradient(D, X, y)
     functional.project(D, 1.0)
-
-
-def demo(seed: int = 0, n_jobs: int = 1) -> Results:
-    """Compare methods on the paper's synthetic environment."""
-    environment = make_environment(DEMO["n_features"], noise=DEMO["noise"], random_state=seed)
-    return compare(environment.tasks(DEMO["n_tasks"], DEMO["n_samples"]), seed, n_jobs=n_jobs)
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from fastltl._validation import Array, reason_of
 from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_rdataset, make_environment
 from fastltl.experiments import paper, trials
-from fastltl.experiments.compare import ALONE, BATCH, ONLINE
 from fastltl.experiments.paper import MULTITASK, Experiment, mean_with_interval
 from fastltl.experiments.peers import drop_dependent, fit_gpboost, fit_lme4, rows_of
 from fastltl.experiments.results import Cell, Results, Row, select
 from fastltl.experiments.trials import Split, Trial, make_split
+from fastltl.experiments.verdict import ALONE, BATCH, ONLINE
 from fastltl.metrics import evaluate, relative_improvement
 from fastltl.tasks import TaskSet
 
@@ -145,6 +145,7 @@ def compute_cell(cell: Cell, schools: TaskSet | None = None) -> Row:
     else:
         split = split_table(load_table(cell["problem"], schools), generator)
     given, held_out = split.trial.test
+    errors: dict[str, float | None]
     errors = {name: float(score(split).mean()) for name, score in OURS.items()}
     for name in PEERS:
         errors[name] = _score_peer(name, split) if name in cell["peers"] else None
@@ -182,7 +183,8 @@ def load_table(name: str, schools: TaskSet | None = None) -> TaskSet:
 
 def split_table(tasks: TaskSet, generator: np.random.Generator) -> Split:
     """Split tasks into as many training tasks as new tasks."""
-    return make_split(*tasks.split((0.5, 0.5), generator), generator)
+    training, new = tasks.split((0.5, 0.5), generator)
+    return make_split(training, new, generator)
 
 
 def _draw_synthetic(cell: Cell, generator: np.random.Generator) -> Split:

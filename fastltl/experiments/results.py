@@ -106,13 +106,17 @@ def new_results(experiment: str, parameters: Mapping[str, Any]) -> Results:
 
 
 def compute_cells(
-    compute: Compute, cells: Sequence[Cell], n_jobs: int, label: str, dask: str | None = None
+    compute: Compute,
+    cells: Sequence[Cell],
+    n_jobs: int,
+    label: str | None = None,
+    dask: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Compute cells in parallel; yield each with its values, seconds and warnings when done.
 
     With one job, cells are computed one after another in this process, with all its threads. With
     several, joblib gives each process its share of the threads. If `dask` is the address of a
-    scheduler, its workers compute the cells instead.
+    scheduler, its workers compute the cells instead. A bar with the label shows the progress.
     """
     if dask is None:
         n_jobs = max(1, min(effective_n_jobs(n_jobs), len(cells)))
@@ -121,7 +125,7 @@ def compute_cells(
     else:
         done = map_on_cluster(partial(_compute, compute), cells, dask)
     try:
-        yield from tqdm(done, total=len(cells), desc=label, unit="cell", disable=not cells)
+        yield from tqdm(done, total=len(cells), desc=label, unit="cell", disable=label is None)
     except BrokenExecutor as error:
         raise MemoryError(
             "a worker process was killed, most likely for lack of memory: use fewer jobs, or fewer "
@@ -171,7 +175,8 @@ def run_cells(
 ) -> tuple[Results, list[Row]]:
     """Compute the cells that the file at path lacks; write the file after each of them."""
     results, label = continue_results(path, fresh), fresh["manifest"]["experiment"]
-    for done in compute_cells(compute, missing_cells(results, cells), n_jobs, label, dask):
+    missing = missing_cells(results, cells)
+    for done in compute_cells(compute, missing, n_jobs, label if missing else None, dask):
         results["cells"].append(done)
         write_results(path, results)
     return results, finish(results, cells)
