@@ -341,13 +341,11 @@ class BayesLTL(IncrementalLearner[BayesRun]):
 
         Examples
         --------
-        >>> import numpy as np
         >>> import fastltl as ltl
-        >>> rng = np.random.default_rng(0)
-        >>> weights = rng.normal([2, -1, 5], [0.5, 0.1, 1], size=(200, 3))  # two slopes, a level
-        >>> inputs = rng.normal(size=(200, 8, 2))
-        >>> tasks = [(X, X @ w[:2] + w[2] + rng.normal(size=8)) for X, w in zip(inputs, weights)]
-        >>> print(ltl.BayesLTL().fit(tasks).summary())
+        >>> environment = ltl.datasets.make_environment(n_features=2, noise=0.1, random_state=0)
+        >>> summary = ltl.BayesLTL().fit(environment.tasks(50, n_samples=8)).summary()
+        >>> summary.names, summary.means.shape
+        (('x0', 'x1', 'intercept'), (3,))
         """
         return summarize(copy(self._fitted_run()), self._names())
 

@@ -83,6 +83,33 @@ class Summary:
         Number of tasks learned from.
     n_rows : float
         Mean number of samples of a task.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastltl as ltl
+    >>> rng = np.random.default_rng(0)
+    >>> weights = rng.normal([2, -1, 5], [0.5, 0.1, 1], size=(200, 3))  # two slopes, a level
+    >>> inputs = rng.normal(size=(200, 8, 2))
+    >>> tasks = [(X, X @ w[:2] + w[2] + rng.normal(size=8)) for X, w in zip(inputs, weights)]
+    >>> print(ltl.BayesLTL().fit(tasks).summary())
+    Prior for the weights of a task
+    <BLANKLINE>
+    weight       mean     se    2.5%   97.5%  sd over tasks
+    x0          1.945  0.044   1.858   2.032          0.463
+    x1         -1.010  0.033  -1.076  -0.945          0.134
+    intercept   4.987  0.076   4.837   5.136          1.048
+    <BLANKLINE>
+    Correlations over tasks
+                  x0     x1
+    x1          0.00
+    intercept  -0.01  -0.01
+    <BLANKLINE>
+    Tasks                              200, of 8 rows on average
+    Noise of a target (sd)             1.02
+    Expected error (root mean square)  1.13, for a row of a new task, given its others
+    Effective rank                     1.7 of 3
+    Share of the mean in predictions   1.00
     """
 
     names: tuple[str, ...]
@@ -161,7 +188,7 @@ class Summary:
         for i in range(1, len(largest)):
             found = self.correlations[largest[i], largest[:i]]
             blanks = [""] * (len(largest) - 1 - i)
-            rows.append([names[i], *(f"{value:.2f}" for value in found), *blanks])
+            rows.append([names[i], *(f"{value:z.2f}" for value in found), *blanks])
         return [title, *_aligned(rows), ""]
 
 
@@ -306,7 +333,7 @@ def _decimals(numbers: Sequence[float]) -> list[str]:
     places = 1 - int(np.floor(np.log10(digits))) if 0 < digits < np.inf else 3
     if places > 8 or max(map(abs, numbers)) >= 1e9:
         return [f"{number:.3g}" for number in numbers]
-    return [f"{number:.{max(places, 0)}f}" for number in numbers]
+    return [f"{number:z.{max(places, 0)}f}" for number in numbers]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
