@@ -56,7 +56,7 @@ class Summary:
     ----------
     names : tuple of str
         Name of each weight: that of its feature (x0, x1, ... if features have none), or
-        "intercept".
+        "intercept", or "(intercept)" if a feature has that name.
     means : ndarray of shape (k,)
         Mean of each weight over tasks, by generalised least squares: the fixed effects of a mixed
         model. `mean_` of the learner is this times `mean_share`, in the learner's own units.
@@ -68,11 +68,11 @@ class Summary:
         Standard deviation of each weight over tasks: the random effects of a mixed model.
     correlations : ndarray of shape (k, k)
         Correlations of the weights over tasks.
-    noise : float
+    noise_std : float
         Standard deviation of the noise of a target.
-    expected_error : float
-        Root mean squared error to expect on a sample of a new task of the size of those seen, when
-        its other samples are known: the root of `loo_error_`.
+    expected_mse, expected_rmse : float
+        Squared error to expect on a sample of a new task of the size of those seen, when its other
+        samples are known, and its root; `loo_error_` of the learner.
     effective_rank : float
         Number of directions in which tasks differ: exp(entropy) of the eigenvalues of the
         covariance, over their sum, of the weights times the root mean squares of the features. It
@@ -117,13 +117,17 @@ class Summary:
     standard_errors: Array
     deviations: Array
     correlations: Array
-    noise: float
-    expected_error: float
+    noise_std: float
+    expected_mse: float
     effective_rank: float
     mean_share: float
     n_tasks: int
     n_rows: float
     _sizes: Array  #: standard deviations times root mean squares of the features
+
+    @property
+    def expected_rmse(self) -> float:
+        return float(np.sqrt(self.expected_mse))
 
     def to_frame(self, level: float = 0.95) -> Any:
         """Return a pandas data frame of mean, se, lower, upper and sd, with a row for each weight.
@@ -165,8 +169,8 @@ class Summary:
             lines.append(f"({len(rows) - len(shown)} more: to_frame() has all)")
         facts = {
             "Tasks": f"{self.n_tasks:,}, of {self.n_rows:.3g} rows on average",
-            "Noise of a target (sd)": f"{self.noise:.3g}",
-            "Expected error (root mean square)": f"{self.expected_error:.3g}, for a row of a new "
+            "Noise of a target (sd)": f"{self.noise_std:.3g}",
+            "Expected error (root mean square)": f"{self.expected_rmse:.3g}, for a row of a new "
             "task, given its others",
             "Effective rank": f"{self.effective_rank:.1f} of {len(rows)}",
             "Share of the mean in predictions": f"{self.mean_share:.2f}",
@@ -232,8 +236,13 @@ class Effects(NamedTuple):
 
 
 def weight_names(names: Names, n_features: int, has_intercept: bool) -> tuple[str, ...]:
-    """Return the names of the weights: those of the features, and that of the intercept."""
-    return (*(names or (f"x{j}" for j in range(n_features))), *[INTERCEPT] * has_intercept)
+    """Return the names of the weights: those of the features, and that of the intercept.
+
+    The latter is in parentheses if there is a feature of its name.
+    """
+    features = tuple(names or (f"x{j}" for j in range(n_features)))
+    last = f"({INTERCEPT})" if INTERCEPT in features else INTERCEPT
+    return (*features, last) if has_intercept else features
 
 
 def interval_factor(level: float) -> float:
@@ -259,8 +268,8 @@ def summarize(run: BayesRun, names: Names) -> Summary:
         standard_errors=errors,
         deviations=deviations,
         correlations=correlations,
-        noise=float(np.sqrt(prior.noise_in_data_units)),
-        expected_error=float(np.sqrt(record["error"]) * prior.y_scale),
+        noise_std=float(np.sqrt(prior.noise_in_data_units)),
+        expected_mse=float(record["error"] * prior.y_scale * prior.y_scale),
         effective_rank=_effective_rank(prior.covariance * np.outer(sizes, sizes)),
         mean_share=float(record["mean_share"]),
         n_tasks=run.n_tasks,
@@ -296,6 +305,8 @@ def task_effects(
 
 def _total(prior: Prior, posterior: Array, mean_covariance: Array, A: Array) -> Array:
     """Return C + G V G' for a task of inputs A, in units; see the top of this file."""
+    if prior.noise == 0.0:  # no targets have varied yet
+        return posterior
     R: Array = A if len(A) <= A.shape[1] else np.asarray(np.linalg.qr(A, mode="r"))
     RD = R @ prior.covariance
     M = RD @ R.T

@@ -18,7 +18,7 @@ from fastltl._text import printable
 from fastltl._validation import Array, as_floats, check_finite
 from fastltl.base import solve_each
 from fastltl.bayes import BayesLTL
-from fastltl.effects import Effects, interval_factor, ridge_prior
+from fastltl.effects import INTERCEPT, Effects, interval_factor, ridge_prior
 from fastltl.metrics import check_aligned
 from fastltl.tasks import TaskSet
 
@@ -258,7 +258,8 @@ def shrinkage(
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('weight of x0', 'intercept')
     """
-    if isinstance(features, str) or len(features) != 2 or features[0] == features[1]:
+    is_pair = isinstance(features, Sequence) and not isinstance(features, str)
+    if not is_pair or len(features) != 2 or features[0] == features[1]:
         raise ValueError(f"features must be the names of two weights, got {features!r}.")
     found, learner = _effects(learner, tasks)
     pair = [found.position(feature) for feature in features]
@@ -281,7 +282,7 @@ def draw_shrinkage(ax: Axes, own: Array, adapted: Array, mean: Array) -> None:
         width=0.0015 if many else 0.0025, headwidth=5, alpha=0.15 if many else 0.35,
     )  # fmt: skip
     points: dict[str, Any] = {"markersize": size, "alpha": alpha, "markeredgewidth": 0}
-    ax.plot(*own.T, "o", color="#8a8f98", label="task alone (ridge)", **points)
+    ax.plot(*own.T, "o", color="#8a8f98", label="alone (ridge)", **points)
     ax.plot(*adapted.T, "o", color=MAIN, label="adapted", **points)
     ax.plot(*mean, "D", color=OTHER, markersize=8, markeredgecolor="white", label="prior mean")
     ends = np.concatenate([own, adapted, mean[None]])
@@ -323,9 +324,8 @@ def coverage(learner: BayesLTL, known: TaskSet, hidden: TaskSet, ax: Axes | None
     """
     _check_learner(learner)
     check_aligned(known, hidden)
-    learner._check_tasks(hidden)
-    covered, sizes = [], hidden.sizes
-    for model, (X, y) in zip(learner.adapt(known).values(), hidden, strict=True):
+    covered, sizes, adapted = [], hidden.sizes, learner.adapt(known)
+    for model, (X, y) in zip(adapted.values(), hidden, strict=True):
         prediction, std = model.predict(X, return_std=True)
         needed = 2.0 * ndtr(np.abs(y - prediction) / std) - 1.0  # level that just covers y
         covered.append((needed[:, None] <= LEVELS).mean(axis=0))
@@ -377,7 +377,7 @@ def _effects(learner: BayesLTL, tasks: TaskSet) -> tuple[Effects, BayesLTL]:
 
 
 def _weight(feature: str) -> str:
-    return feature if feature == "intercept" else f"weight of {printable(feature)}"
+    return feature if feature.strip("()") == INTERCEPT else f"weight of {_short(feature)}"
 
 
 def _short(label: Any) -> str:

@@ -429,10 +429,8 @@ def import_pandas() -> Any:
 
 
 def label_column(labels: npt.NDArray[np.object_]) -> Any:
-    """Return labels as a column of a data frame: of one type if they have one, else as objects."""
+    """Return labels as a column of a data frame: numbers of one type as such, else objects."""
     pandas = import_pandas()
     column = pandas.Series(labels, dtype=object)
     kind = pandas.api.types.infer_dtype(column, skipna=False)
-    return (
-        column.infer_objects() if kind in ("integer", "floating", "boolean", "string") else column
-    )
+    return column.infer_objects() if kind in ("integer", "floating", "boolean") else column
