@@ -23,7 +23,7 @@ _NAMES = {
     "tasks": ("TaskSet",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("bounds", "datasets", "distributed", "reference")
+_MODULES = ("bounds", "datasets", "distributed", "plots", "reference")
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         bounds as bounds,
         datasets as datasets,
         distributed as distributed,
+        plots as plots,
         reference as reference,
     )
     from fastltl.batch import MTL as MTL, BatchLTL as BatchLTL

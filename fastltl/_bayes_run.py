@@ -15,6 +15,7 @@ from fastltl._kernels.prior import (
     RECORD,
     BayesState,
     choose,
+    known_squares,
     prior_covariance,
     set_units,
 )
@@ -152,6 +153,22 @@ class BayesRun(Run):
                 float(record["y_scale"]),
                 bool(record["intercept"]),
             )
+
+    def mean_covariance(self) -> Array:
+        """Return the covariance of the error of m, in units: s (A + R)^-1; see `effects`."""
+        with self.lock:
+            state, record = self.state, self.state.records[0]
+            if not (record["fit_mean"] and record["t"] > 0.0):
+                return np.zeros_like(state.precision)
+            A = np.tril(state.precision) + np.tril(state.precision, -1).T
+            noise, decay = float(record["noise"] / record["kappa"]), float(record["decay"])
+            scale = record["inflation"] * noise * (1.0 + decay**self.n_tasks) / (1.0 + decay)
+            A[np.diag_indices_from(A)] += known_squares(state) * noise / record["y_square"]
+        values, vectors = np.linalg.eigh(A)  # dependent features make A singular
+        covariance: Array = (
+            scale * (vectors / np.maximum(values, kernels.SMALLEST_RIDGE * values[-1])) @ vectors.T
+        )
+        return covariance
 
     def checkpoint(self) -> dict[str, Any]:
         with self.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +27,7 @@ from fastltl._validation import (
 )
 from fastltl.adapted import check_names
 from fastltl.base import solve_each
+from fastltl.effects import Effects, Summary, summarize, task_effects
 from fastltl.tasks import TaskSet, names_of
 
 
@@ -327,6 +329,65 @@ class BayesLTL(IncrementalLearner[BayesRun]):
 
     def _prior_regressor(self, regressors: Sequence[TaskRegressor]) -> TaskRegressor:
         return self._regressor(regressors[0]._prior)
+
+    def summary(self) -> Summary:
+        """Describe the prior as mixed-model software does; print it to see a table.
+
+        Returns
+        -------
+        Summary
+            Means with standard errors, standard deviations and correlations of the weights over
+            tasks, noise, expected error and effective rank, as attributes and data frames.
+
+        Examples
+        --------
+        >>> import fastltl as ltl
+        >>> environment = ltl.datasets.make_environment(n_features=2, noise=0.1, random_state=0)
+        >>> summary = ltl.BayesLTL().fit(environment.tasks(50, n_samples=8)).summary()
+        >>> summary.names, summary.means.shape
+        (('x0', 'x1', 'intercept'), (3,))
+        """
+        return summarize(copy(self._fitted_run()), self._names())
+
+    def effects(self, tasks: TaskSet, level: float = 0.95) -> Any:
+        """Return a data frame of the weights of tasks, with intervals.
+
+        Parameters
+        ----------
+        tasks : TaskSet
+            The tasks that were learned from, or others.
+        level : float
+            Probability with which a weight lies between `lower` and `upper`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each task and weight, in order, the intercept last, with the columns task,
+            feature, estimate, se, lower and upper. ``pivot(index="task", columns="feature",
+            values="estimate")`` makes a row for each task of it.
+
+            Estimates are those of `adapt`. Standard errors include what is not known of the prior
+            mean, which `coef_covariance_` takes for known; it matters where tasks are few, or
+            hardly differ in a weight.
+
+        Examples
+        --------
+        >>> import fastltl as ltl
+        >>> environment = ltl.datasets.make_environment(n_features=2, noise=0.1, random_state=0)
+        >>> tasks = environment.tasks(50, n_samples=8)
+        >>> effects = ltl.BayesLTL().fit(tasks).effects(tasks)
+        >>> effects.columns.tolist(), len(effects)
+        (['task', 'feature', 'estimate', 'se', 'lower', 'upper'], 150)
+        """
+        return self._effects(tasks).to_frame(level)
+
+    def _effects(self, tasks: TaskSet) -> Effects:
+        """Return the weights of tasks and their standard errors."""
+        learner = copy(self)  # as another thread may teach this one
+        run = learner._fitted_run()
+        if not isinstance(tasks, TaskSet):
+            raise TypeError(f"tasks must be a TaskSet, got {type(tasks).__name__}.")
+        return task_effects(run, self._names(), tasks, list(learner.adapt(tasks).values()))
 
     @property
     def mean_(self) -> Array:

@@ -150,6 +150,38 @@ class TaskSet(TaskCollection):
         codes, labels = group_codes(df[task], len(y), f"column {task!r}")
         return cls._grouped(check_matrix(X), y, codes, labels, tuple(map(str, features)))
 
+    def to_frame(self, task: str = "task", target: str = "target") -> Any:
+        """Return a pandas data frame of all rows: task, target and features, task after task.
+
+        `TaskSet.from_frame` makes the same tasks of it, if their labels are distinct.
+
+        Parameters
+        ----------
+        task, target : str
+            Names of the columns of the labels and of the targets. Features without names are
+            called x0, x1, ...
+
+        Examples
+        --------
+        >>> import fastltl as ltl
+        >>> tasks = ltl.TaskSet([([[1.0], [2.0]], [3.0, 4.0]), ([[5.0]], [6.0])], labels=["a", "b"])
+        >>> print(tasks.to_frame(task="school", target="score"))
+          school  score   x0
+        0      a    3.0  1.0
+        1      a    4.0  2.0
+        2      b    6.0  5.0
+        """
+        names = self._names or tuple(f"x{j}" for j in range(self.n_features))
+        for argument, name, others in (("task", task, (target, *names)), ("target", target, names)):
+            if not isinstance(name, str) or name in others:
+                raise ValueError(
+                    f"{argument} must be a string that names no other column, got {name!r}."
+                )
+        df = import_pandas().DataFrame(self._X.copy(), columns=list(names))
+        df.insert(0, target, self._y.copy())
+        df.insert(0, task, label_column(np.repeat(self._labels, self.sizes)))
+        return df
+
     @classmethod
     def _grouped(
         cls, X: Array, y: Array, codes: Indices, labels: list[Hashable], names: Names
@@ -383,3 +415,22 @@ def names_of(X: Any) -> Names:
     """Return the column names of a data frame, or None if X has no names."""
     names = list(X.columns) if hasattr(X, "columns") else []
     return tuple(names) if names and all(isinstance(name, str) for name in names) else None
+
+
+def import_pandas() -> Any:
+    """Import pandas, which is needed for data frames only."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            "data frames need pandas, which is not installed: pip install 'fastltl[pandas]'."
+        ) from error
+    return pandas
+
+
+def label_column(labels: npt.NDArray[np.object_]) -> Any:
+    """Return labels as a column of a data frame: numbers of one type as such, else objects."""
+    pandas = import_pandas()
+    column = pandas.Series(labels, dtype=object)
+    kind = pandas.api.types.infer_dtype(column, skipna=False)
+    return column.infer_objects() if kind in ("integer", "floating", "boolean") else column

@@ -29,9 +29,10 @@ LAYERS = [
     ["_objective", "_solver"],
     ["tasks"],
     ["bounds", "_run", "_online_run", "_bayes_run"],
+    ["effects"],
     ["io.checkpoints", "io.tables", "io.streams"],
     ["adapted", "base", "_incremental", "ridge", "bayes", "online", "batch"],
-    ["metrics", "selection", "path"],
+    ["metrics", "selection", "path", "plots"],
     ["datasets"],
     ["distributed.shards", "distributed.online", "distributed"],
     ["experiments.results", "experiments.peers", "experiments.trials", "experiments.verdict"],
@@ -169,7 +170,9 @@ def run(code, *arguments, **environment):
 
 def test_importing_loads_neither_numba_nor_scikit_learn():
     loaded = run("import sys, fastltl; print([m for m in sys.modules if '.' not in m])")
-    assert not {"numba", "sklearn", "scipy", "tqdm", "pandas"} & set(ast.literal_eval(loaded))
+    assert not {"numba", "sklearn", "scipy", "tqdm", "pandas", "matplotlib"} & set(
+        ast.literal_eval(loaded)
+    )
 
 
 def test_dask_is_loaded_only_for_a_cluster():
