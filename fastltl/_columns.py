@@ -187,12 +187,3 @@ def _describe_non_numeric(column: npt.NDArray[Any]) -> tuple[str, str]:
     except ValueError:
         return f"text such as {texts[0]!r}", "encode it"
     return f"text such as {texts[0]!r}", "convert it with astype(float)"
-
-
-def import_pandas() -> Any:
-    """Import pandas, or say how to install it."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError("data frames need pandas: pip install 'fastltl[pandas]'.") from error
-    return pandas

@@ -43,7 +43,7 @@ from fastltl.experiments.verdict import (
     summarise,
 )
 from fastltl.metrics import evaluate
-from fastltl.tasks import TaskSet
+from fastltl.tasks import TaskSet, import_pandas
 
 #: Folds of the cross-validation over tasks.
 FOLDS = 4
@@ -88,8 +88,6 @@ class Comparison:
 
     def to_frame(self) -> Any:
         """Return the methods and their errors as a pandas data frame."""
-        from fastltl._columns import import_pandas
-
         return import_pandas().DataFrame(self.results["methods"]).set_index("method")
 
     def __str__(self) -> str:
@@ -361,16 +359,18 @@ MIXED_ERRORS = dict.fromkeys((INTERCEPTS, SLOPES), Exception)
 
 def _describe_prior(tasks: TaskSet) -> Row:
     """Describe what BayesLTL learns from all tasks."""
-    learner = BayesLTL().fit(tasks)
-    names = [*(tasks.feature_names or [f"x{j}" for j in range(tasks.n_features)]), "intercept"]
-    deviations = np.sqrt(np.diag(learner.covariance_))
+    found = BayesLTL().fit(tasks).summary()
+    columns = found.names, found.means, found.standard_errors, found.deviations
+    rows = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
     return {
         "features": [
-            {"name": name, "mean": float(mean), "deviation": float(deviation)}
-            for name, mean, deviation in zip(names, learner.mean_, deviations, strict=True)
+            {"name": name, "mean": mean, "se": se, "deviation": deviation}
+            for name, mean, se, deviation in rows
+            if np.isfinite([mean, se, deviation]).all()  # features that never vary have none
         ],
-        "noise": float(np.sqrt(learner.noise_)),
-        "expected_error": float(np.sqrt(learner.loo_error_)),
+        "noise": found.noise_std,
+        "expected_error": found.expected_rmse,
+        "effective_rank": found.effective_rank,
     }
 
 
