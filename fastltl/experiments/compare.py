@@ -87,8 +87,19 @@ class Comparison:
         return str(self.results["verdict"]["sentence"])
 
     def to_frame(self) -> Any:
-        """Return the methods and their errors as a pandas data frame."""
-        return import_pandas().DataFrame(self.results["methods"]).set_index("method")
+        """Return a pandas data frame with a row for each method.
+
+        Columns are explained, mse, gain (in percent of the error of each task alone), the ends low
+        and high of its 95 % interval, and seconds.
+        """
+        rows = [
+            {name: row[name] for name in ("method", "explained", "mse")}
+            | {"gain": row.get("gain", 0.0)}
+            | dict(zip(("low", "high"), row.get("interval", (0.0, 0.0)), strict=True))
+            | {"seconds": row["seconds"]}
+            for row in self.results["methods"]
+        ]
+        return import_pandas().DataFrame(rows).set_index("method")
 
     def __str__(self) -> str:
         table = format_table(method_table(self.results))
