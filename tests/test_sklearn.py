@@ -33,10 +33,7 @@ ESTIMATORS = [
 ]
 
 
-# The checks call fit(X, y) and score(X, y) without groups.
-@pytest.mark.filterwarnings(
-    "ignore:.*was fitted to one task:UserWarning", "ignore:score of .* got no groups:UserWarning"
-)
+@pytest.mark.filterwarnings("ignore:score of .* got no groups:UserWarning")
 @parametrize_with_checks(ESTIMATORS)
 def test_estimator_checks(estimator, check):
     check(estimator)
