@@ -155,11 +155,11 @@ class Learner(
     ) -> float:
         """Return R^2, the share of the variance of y that predictions explain, over all rows.
 
-        Predictions use no target of their own row. `BayesLTL` predicts by its prior mean. `MTL`
-        and `ITL` predict rows of the tasks that they were fitted to by the weights of these tasks.
-        Every other row is predicted by `adapt` to the other rows of its group: what the learners
-        of a representation know helps to solve a task, and is no prediction without one. So scores
-        of `BayesLTL` and of the others answer different questions; `evaluate` compares them.
+        No prediction uses the target of its own row. `BayesLTL` predicts by the prior mean, as its
+        `predict` does. `MTL` and `ITL` predict rows of the tasks that they were fitted to by the
+        weights of these tasks. Any other row is predicted by `adapt` to the other rows of its
+        group, because a representation predicts nothing without them. So the scores of `BayesLTL`
+        and of the others answer different questions; `evaluate` compares learners fairly.
 
         Parameters
         ----------
@@ -221,9 +221,9 @@ class Learner(
         owner = type(self).__name__
         if n_tasks == 1:
             problem = (
-                f"{owner} was fitted to one task of {largest} rows, so nothing is shared between "
-                "tasks: pass groups, the task of each row, or several tasks. (scikit-learn's "
-                "searches pass groups on with sklearn.set_config(enable_metadata_routing=True).)"
+                f"{owner} was fitted to one task, so nothing is shared between tasks: pass groups, "
+                "the task of each row, or several tasks. (scikit-learn's searches pass groups on "
+                "with sklearn.set_config(enable_metadata_routing=True).)"
             )
         elif largest == 1 and self.fit_intercept:
             problem = (
@@ -403,9 +403,9 @@ class RepresentationLearner(Learner):
         codes = np.zeros(len(X), dtype=np.int64)
         if groups is None:
             warnings.warn(
-                f"score of {type(self).__name__} got no groups, so all {len(X)} rows are one task: "
-                "pass groups, the task of each row. (scikit-learn's cross-validation passes them "
-                "on with sklearn.set_config(enable_metadata_routing=True).)",
+                f"score of {type(self).__name__} got no groups, so all rows are one task: pass "
+                "groups, the task of each row. (scikit-learn's cross-validation passes them on "
+                "with sklearn.set_config(enable_metadata_routing=True).)",
                 UserWarning,
                 stacklevel=3,
             )
