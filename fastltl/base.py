@@ -64,7 +64,7 @@ class Learner(
     __metadata_request__predict: ClassVar = {"groups": True}
     __metadata_request__score: ClassVar = {"groups": True}
 
-    #: What tasks of a single row do not tell a learner with an intercept.
+    #: Effect on a learner with an intercept if all tasks have a single row.
     _SINGLE_ROWS: ClassVar[str]
 
     _KEPT: ClassVar[dict[str, type]] = {
@@ -85,7 +85,8 @@ class Learner(
             Tasks, when y is None; else the rows of one or more tasks.
         y : array-like of shape (n,), optional
         groups : array-like of shape (n,), optional
-            Task of each row, which need not be adjacent. By default all rows are one task.
+            Task of each row, which need not be adjacent. By default all rows are one task, which
+            warns, as nothing can be shared then.
         """
 
     @overload
@@ -155,11 +156,11 @@ class Learner(
     ) -> float:
         """Return R^2, the share of the variance of y that predictions explain, over all rows.
 
-        No prediction uses the target of its own row. `BayesLTL` predicts by the prior mean, as its
-        `predict` does. `MTL` and `ITL` predict rows of the tasks that they were fitted to by the
-        weights of these tasks. Any other row is predicted by `adapt` to the other rows of its
-        group, because a representation predicts nothing without them. So the scores of `BayesLTL`
-        and of the others answer different questions; `evaluate` compares learners fairly.
+        `BayesLTL` predicts by the prior mean, as its `predict` does. `MTL` and `ITL` predict rows
+        of the tasks that they were fitted to by the weights of these tasks. Any other row is
+        predicted by `adapt` to the other rows of its group, because a representation predicts
+        nothing without them. So the scores of `BayesLTL` and of the others answer different
+        questions; `evaluate` compares learners fairly.
 
         Parameters
         ----------
