@@ -85,9 +85,10 @@ class IncrementalLearner(Learner, Generic[RunType]):
     def fit(
         self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
     ) -> Self:
-        tasks = self._tasks(X, y, groups)
         self._check_parameters()  # a bad parameter is reported as such, not as a bad first task
+        tasks = self._tasks_of_fit(X, y, groups)
         fresh = type(self)(**self.get_params(deep=False))
+        largest = 0  # rows of a task, as far as it matters
         with one_blas_thread:
             for i, task in enumerate(fresh._with_progress(tasks)):
                 try:
@@ -97,12 +98,25 @@ class IncrementalLearner(Learner, Generic[RunType]):
                         raise
                     check_task(task, f"task {i}", fresh.__dict__.get("n_features_in_"))
                     raise type(error)(f"task {i}: {error}") from error
-        if "_run" not in fresh.__dict__:
-            raise ValueError("X must hold at least one task (X, y), got none.")
-        if y is not None or isinstance(X, TaskSource):
+                if largest < 2:
+                    largest = max(largest, np.asarray(task[1]).size)
+            if "_run" not in fresh.__dict__:
+                raise ValueError("X must hold at least one task (X, y), got none.")
+            fresh._finish(tasks)
+        if y is not None:
             fresh._remember_features(X)
+        elif isinstance(tasks, TaskSource):
+            fresh._remember_features(tasks)
         self._replace_state(fresh)
+        self._warn_of_nothing_shared(self.n_tasks_seen_, largest)
         return self
+
+    def _tasks_of_fit(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
+        """Return what `fit` iterates over: a TaskSource or an iterable."""
+        return self._tasks(X, y, groups)
+
+    def _finish(self, tasks: Any) -> None:
+        """Do what `fit` does with the tasks after the first pass over them."""
 
     def _replace_state(self, other: Self) -> None:
         """Replace the fitted state with `other`'s."""

@@ -139,6 +139,28 @@ def reduce_tasks(
     return ReducedTasks(R, z, starts, dual_starts, sizes, residuals, x_means, y_means)
 
 
+def left_out_ridge(A: Array, y: Array, fit_intercept: bool) -> Array:
+    """Predict each target from the other m rows: min over v of |y - Av|^2 / m + |v|^2.
+
+    With U s V' the singular value decomposition of A, orthogonal to a constant if there is an
+    intercept, the residual of row i of the fit to all rows is 1 - h_i times that of the fit to the
+    other rows, h_i the leverage of the row.
+    """
+    n, n_constant = len(y), int(fit_intercept)
+    centred = y - y.mean() if fit_intercept else y
+    Q, R = np.linalg.qr(np.hstack([np.ones((n, n_constant)), A]))
+    V, s, _ = np.linalg.svd(R[n_constant:, n_constant:], full_matrices=False)
+    U: Array = Q[:, n_constant:] @ V
+    along, shrinkage = U.T @ centred, (n - 1) / (s * s + (n - 1))
+    residuals: Array = U @ (shrinkage * along)
+    remaining: Array = U**2 @ shrinkage  # 1 - h
+    if U.shape[1] < n - n_constant:  # else U leaves nothing but rounding errors
+        residuals += centred - U @ along
+        remaining += 1.0 - n_constant / n - np.sum(U**2, axis=1)
+        np.maximum(remaining, np.finfo(float).eps, out=remaining)
+    return y - residuals / remaining
+
+
 def ridge_paths(tasks: ReducedTasks, lams: Array, n_threads: int) -> Array:
     """Weights of ordinary ridge regression, D = I / lam, of shape (tasks, lams, d)."""
     n_tasks, d = len(tasks.sizes), tasks.n_features

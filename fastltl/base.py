@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.metrics import r2_score
+from sklearn.utils import RegressorTags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fastltl._columns import group_positions
+from fastltl._columns import group_codes
 from fastltl._kernels.spectral import features
-from fastltl._objective import Names, TaskCollection, TaskSource
-from fastltl._threads import call_kernel
+from fastltl._objective import Names, TaskCollection, TaskSource, left_out_ridge
+from fastltl._threads import call_kernel, one_blas_thread
 from fastltl._validation import (
     Array,
     check_computed,
@@ -56,6 +59,14 @@ class Learner(
     feature_names_in_: npt.NDArray[np.object_]
     _warns_of_arrays = False  #: whether arrays lack the feature names of `fit`
 
+    # With metadata routing enabled, scikit-learn passes `groups` on by default.
+    __metadata_request__fit: ClassVar = {"groups": True}
+    __metadata_request__predict: ClassVar = {"groups": True}
+    __metadata_request__score: ClassVar = {"groups": True}
+
+    #: Effect on a learner with an intercept if all tasks have a single row.
+    _SINGLE_ROWS: ClassVar[str]
+
     _KEPT: ClassVar[dict[str, type]] = {
         "n_features_in_": int,
         "feature_names_in_": np.ndarray,
@@ -74,7 +85,8 @@ class Learner(
             Tasks, when y is None; else the rows of one or more tasks.
         y : array-like of shape (n,), optional
         groups : array-like of shape (n,), optional
-            Task of each row, which need not be adjacent. By default all rows are one task.
+            Task of each row, which need not be adjacent. By default all rows are one task, which
+            warns, as nothing can be shared then.
         """
 
     @overload
@@ -134,6 +146,94 @@ class Learner(
     @abstractmethod
     def _prior_regressor(self, regressors: Sequence[Any]) -> Any:
         """Return the regressor for tasks without data, given those of other tasks."""
+
+    def score(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        groups: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> float:
+        """Return R^2, the share of the variance of y that predictions explain, over all rows.
+
+        `BayesLTL` predicts by the prior mean, as its `predict` does. `MTL` and `ITL` predict rows
+        of the tasks that they were fitted to by the weights of these tasks. Any other row is
+        predicted by `adapt` to the other rows of its group, because a representation predicts
+        nothing without them. So the scores of `BayesLTL` and of the others answer different
+        questions; `evaluate` compares learners fairly.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        groups : array-like of shape (n,), optional
+            Task of each row. By default all rows are one task. `BayesLTL` does without.
+        sample_weight : array-like of shape (n,), optional
+            Weight of each row in R^2.
+
+        Examples
+        --------
+        Cross-validation on tasks left out needs `groups` for the folds and for `fit`:
+
+        >>> import numpy as np
+        >>> import fastltl as ltl
+        >>> from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+        >>> rng = np.random.default_rng(0)
+        >>> X, g = rng.normal(size=(120, 3)), np.repeat(np.arange(20), 6)
+        >>> y = X @ [1.0, 2.0, 3.0] + rng.normal(size=20)[g] + 0.1 * rng.normal(size=120)
+        >>> scores = cross_val_score(
+        ...     ltl.BayesLTL(), X, y, groups=g, params={"groups": g}, cv=GroupKFold()
+        ... )
+        >>> scores.mean().round(1)
+        np.float64(0.9)
+
+        With metadata routing they go where they are needed, `score` and searches included:
+
+        >>> import sklearn
+        >>> with sklearn.config_context(enable_metadata_routing=True):
+        ...     scores = cross_val_score(
+        ...         ltl.BayesLTL(), X, y, params={"groups": g}, cv=GroupKFold()
+        ...     )
+        ...     search = GridSearchCV(
+        ...         ltl.MTL(fit_intercept=True), {"lam": [0.01, 1.0, 100.0]}, cv=GroupKFold()
+        ...     ).fit(X, y, groups=g)
+        >>> scores.mean().round(1), search.best_params_
+        (np.float64(0.9), {'lam': 0.01})
+        """
+        self._check_is_fitted()
+        owner = type(self).__name__
+        data = check_matrix(X, self.n_features_in_, owner=owner)
+        self._check_feature_names(X)
+        target = check_target(y, len(data), owner=owner)
+        with np.errstate(over="ignore", invalid="ignore"):
+            predictions = check_computed(self._predict_unseen(data, target, groups))
+            share = float(r2_score(target, predictions, sample_weight=sample_weight))
+        return share if len(target) == 1 else check_computed(share)  # NaN for a single row
+
+    @abstractmethod
+    def _predict_unseen(self, X: Array, y: Array, groups: Any) -> Array:
+        """Predict each row for `score`, without its own target; X and y are checked."""
+
+    def _warn_of_nothing_shared(self, n_tasks: int, largest: int) -> None:
+        """Warn, after `fit`, if one task, or tasks of a single row, tell nothing of what is shared.
+
+        `largest` is the number of rows of the largest task.
+        """
+        owner = type(self).__name__
+        if n_tasks == 1:
+            problem = (
+                f"{owner} was fitted to one task, so nothing is shared between tasks: pass groups, "
+                "the task of each row, or several tasks. (scikit-learn's searches pass groups on "
+                "with sklearn.set_config(enable_metadata_routing=True).)"
+            )
+        elif largest == 1 and self.fit_intercept:
+            problem = (
+                f"each of the {n_tasks} tasks has a single row, so {owner} with an intercept "
+                f"{self._SINGLE_ROWS}: check that groups has the task of each row, not its number."
+            )
+        else:
+            return
+        warnings.warn(problem, UserWarning, stacklevel=3)
 
     def _adapt_tasks(self, tasks: TaskSet) -> list[Any]:
         """Return a regressor for each task; labels need not be distinct."""
@@ -225,6 +325,8 @@ class Learner(
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
+        if hasattr(self, "predict"):
+            tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
         return tags
 
 
@@ -239,12 +341,18 @@ def solve_each(solve: Callable[[Array, Array], Any], tasks: TaskSet) -> list[Any
     return solutions
 
 
+def largest_size(tasks: TaskCollection) -> int:
+    """Return the number of rows of the largest task; 2 if the tasks are on a cluster."""
+    return int(tasks.sizes.max()) if isinstance(tasks, TaskSet) else 2
+
+
 class RepresentationLearner(Learner):
     """Learn a representation `D_` from tasks."""
 
     _representation: Array
 
     _KEPT: ClassVar[dict[str, type]] = {"_representation": np.ndarray}
+    _SINGLE_ROWS = "learns nothing about weights"
 
     @property
     def D_(self) -> Array:
@@ -261,7 +369,11 @@ class RepresentationLearner(Learner):
         check_is_fitted(self)
         data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
         self._check_feature_names(X)
-        return check_computed(call_kernel(features, max(data.shape), self.D_, data))
+        return self._features(data)
+
+    def _features(self, X: Array) -> Array:
+        """Return X D^(1/2)."""
+        return check_computed(call_kernel(features, max(X.shape), self.D_, X))
 
     @property
     def _n_features_out(self) -> int:
@@ -288,6 +400,38 @@ class RepresentationLearner(Learner):
         prior.intercept_ = check_computed(mean)
         return prior
 
+    def _predict_unseen(self, X: Array, y: Array, groups: Any) -> Array:
+        codes = np.zeros(len(X), dtype=np.int64)
+        if groups is None:
+            warnings.warn(
+                f"score of {type(self).__name__} got no groups, so all rows are one task: pass "
+                "groups, the task of each row. (scikit-learn's cross-validation passes them on "
+                "with sklearn.set_config(enable_metadata_routing=True).)",
+                UserWarning,
+                stacklevel=3,
+            )
+        else:
+            codes, _ = group_codes(groups, len(X), "groups")
+        # A single row has no others in its task. Its prediction is 0 or, with an intercept, the
+        # mean target of the other tasks.
+        predictions = np.zeros(len(y))
+        if self.fit_intercept:
+            predictions = (y.sum() - y) / max(len(y) - 1, 1)
+        return self._predict_left_out(X, y, codes, predictions)
+
+    def _predict_left_out(
+        self, X: Array, y: Array, codes: npt.NDArray[np.int64], levels: Array
+    ) -> Array:
+        """Predict each row by `adapt` to the other rows of its task, or by its level if none."""
+        A, predictions = self._features(X), levels.copy()
+        order = np.argsort(codes, kind="stable")
+        starts = np.unique(codes[order], return_index=True)[1]
+        with one_blas_thread:
+            for rows in np.split(order, starts[1:]):
+                if len(rows) > 1:
+                    predictions[rows] = left_out_ridge(A[rows], y[rows], self.fit_intercept)
+        return predictions
+
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         if "_representation" in state:
@@ -296,53 +440,3 @@ class RepresentationLearner(Learner):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_representation" in self.__dict__
-
-
-class MultitaskModel(RepresentationLearner):
-    """A learner that also has weights for the tasks it was fitted to."""
-
-    coef_: Array
-    intercept_: Array
-    labels_: npt.NDArray[np.object_]
-
-    _KEPT: ClassVar[dict[str, type]] = {
-        "coef_": np.ndarray,
-        "intercept_": np.ndarray,
-        "labels_": np.ndarray,
-    }
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        n_tasks = len([hash(label) for label in state["labels_"]])  # each can be looked up
-        check_saved_array(state["coef_"], (n_tasks, self.n_features_in_))
-        check_saved_array(state["intercept_"], (n_tasks,))
-
-    def predict(self, X: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Array:
-        """Predict with the weights of the task that each row belongs to.
-
-        `groups` has the label of each row's task, as in `labels_`; one task needs none.
-        """
-        check_is_fitted(self)
-        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
-        self._check_feature_names(X)
-        if groups is None and len(self.labels_) > 1:
-            raise ValueError(
-                f"groups must name the task of each row, got None; {type(self).__name__} was "
-                f"fitted to {len(self.labels_)} tasks."
-            )
-        tasks = np.zeros(len(data), dtype=np.int64)
-        if groups is not None:
-            if len(set(self.labels_)) < len(self.labels_):
-                raise ValueError(
-                    f"predict needs distinct labels, but {type(self).__name__} was fitted to tasks "
-                    "of the same label."
-                )
-            tasks, unknown = group_positions(groups, len(data), self.labels_)
-            if unknown:
-                raise ValueError(
-                    f"groups must name tasks that {type(self).__name__} was fitted to, got "
-                    f"{unknown[0]!r}; use adapt for a new task."
-                )
-        with np.errstate(over="ignore", invalid="ignore"):
-            prediction: Array = np.sum(data * self.coef_[tasks], axis=1) + self.intercept_[tasks]
-        return check_computed(prediction)

@@ -27,8 +27,9 @@ from fastltl._validation import (
     check_threads,
     memory_errors,
 )
-from fastltl.base import MultitaskModel, RepresentationLearner, restore_on_failure
+from fastltl.base import RepresentationLearner, largest_size, restore_on_failure
 from fastltl.io.checkpoints import check_type
+from fastltl.ridge import MultitaskModel
 
 #: Share of tol to aim for, so that a gap computed anew is below tol, too.
 SAFETY = 0.9
@@ -153,6 +154,7 @@ class BatchLTL(RepresentationLearner):
                 ConvergenceWarning,
                 stacklevel=2,
             )
+        self._warn_of_nothing_shared(len(tasks), largest_size(tasks))
         return self
 
     def _progress(self, seconds: float = np.inf) -> Progress:

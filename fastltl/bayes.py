@@ -15,7 +15,7 @@ from fastltl._incremental import IncrementalLearner, refusal_of
 from fastltl._kernels.bayes import posterior, predictive_variances
 from fastltl._kernels.prior import LARGEST, design
 from fastltl._kernels.spectral import features
-from fastltl._threads import call_kernel, one_blas_thread
+from fastltl._threads import call_kernel
 from fastltl._validation import (
     Array,
     check_computed,
@@ -184,6 +184,7 @@ class BayesLTL(IncrementalLearner[BayesRun]):
     """
 
     _SETTINGS = ("fit_mean", "fit_intercept", "half_life")
+    _SINGLE_ROWS = "cannot tell how the levels of tasks differ from noise"
 
     def __init__(
         self,
@@ -219,24 +220,20 @@ class BayesLTL(IncrementalLearner[BayesRun]):
     def _learn(self, run: BayesRun, X: Array, y: Array) -> bool:
         return run.learn(X, y)
 
-    def fit(
-        self, X: Any, y: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
-    ) -> Self:
-        self._check_parameters()
+    def _tasks_of_fit(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
         if self.n_passes == 1:
-            return super().fit(X, y, groups)
+            return self._tasks(X, y, groups)
         tasks = self._collection(X, y, groups)
         if not isinstance(tasks, TaskSet):
             raise TypeError(
                 f"X must be a TaskSet, or tasks that make one, got {type(tasks).__name__}; use "
                 "distributed.fit_sharded for a cluster."
             )
-        fresh = type(self)(**self.get_params(deep=False) | {"n_passes": 1}).fit(tasks)
-        with one_blas_thread:
-            refine(fresh._run, tasks, self.n_passes)
-        fresh._remember_features(tasks if y is None else X)
-        self._replace_state(fresh)
-        return self
+        return tasks
+
+    def _finish(self, tasks: Any) -> None:
+        if self.n_passes > 1:
+            refine(self._run, tasks, self.n_passes)
 
     def iter_fit(self, tasks: Iterable[Any]) -> Iterator[tuple[int, float]]:
         """Learn from tasks one by one, as `partial_fit` does; yield each task's error before that.
@@ -281,6 +278,10 @@ class BayesLTL(IncrementalLearner[BayesRun]):
         self._check_feature_names(X)
         return self._regressor(run.prior()).predict(X, return_std=return_std)
 
+    def _predict_unseen(self, X: Array, y: Array, groups: Any) -> Array:
+        predictions: Array = self._regressor(self._fitted_run().prior()).predict(X)
+        return predictions
+
     def transform(self, X: npt.ArrayLike) -> Array:
         """Map inputs to X covariance^(1/2), with a last column of ones in X for an intercept.
 
@@ -297,6 +298,11 @@ class BayesLTL(IncrementalLearner[BayesRun]):
     @property
     def _n_features_out(self) -> int:
         return self.n_features_in_ + bool(self.fit_intercept)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # one task, as in scikit-learn's checks, is no prior
+        return tags
 
     def _adapt(self, X: Any, y: Any) -> TaskRegressor:
         return self._solve(self._fitted_run().prior(), X, y)

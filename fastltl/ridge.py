@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fastltl._columns import group_codes, group_positions
 from fastltl._kernels.task import centre, ridge_weights
 from fastltl._objective import ridge_paths
 from fastltl._threads import call_kernel, one_blas_thread
@@ -22,7 +24,7 @@ from fastltl._validation import (
     check_representation,
     check_target,
 )
-from fastltl.base import MultitaskModel, restore_on_failure
+from fastltl.base import RepresentationLearner, largest_size, restore_on_failure
 from fastltl.io.checkpoints import Savable, check_saved_array
 from fastltl.tasks import TaskSet
 
@@ -114,6 +116,77 @@ class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: igno
         return hasattr(self, "coef_")
 
 
+class MultitaskModel(RepresentationLearner):
+    """A learner that also has weights for the tasks it was fitted to."""
+
+    coef_: Array
+    intercept_: Array
+    labels_: npt.NDArray[np.object_]
+
+    _KEPT: ClassVar[dict[str, type]] = {
+        "coef_": np.ndarray,
+        "intercept_": np.ndarray,
+        "labels_": np.ndarray,
+    }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        n_tasks = len([hash(label) for label in state["labels_"]])  # each can be looked up
+        check_saved_array(state["coef_"], (n_tasks, self.n_features_in_))
+        check_saved_array(state["intercept_"], (n_tasks,))
+
+    def predict(self, X: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Array:
+        """Predict with the weights of the task that each row belongs to.
+
+        `groups` has the label of each row's task, as in `labels_`; one task needs none.
+        """
+        check_is_fitted(self)
+        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
+        self._check_feature_names(X)
+        if groups is None and len(self.labels_) > 1:
+            raise ValueError(
+                f"groups must name the task of each row, got None; {type(self).__name__} was "
+                f"fitted to {len(self.labels_)} tasks."
+            )
+        tasks, unknown = self._positions(groups, len(data))
+        if unknown:
+            raise ValueError(
+                f"groups must name tasks that {type(self).__name__} was fitted to, got "
+                f"{unknown[0]!r}; use adapt for a new task."
+            )
+        return check_computed(self._predict_tasks(data, tasks))
+
+    def _positions(self, groups: Any, n: int) -> tuple[npt.NDArray[np.int64], list[Hashable]]:
+        """Return the position of each row's task in `labels_`, -1 if unknown; and the unknown."""
+        if groups is None:
+            return np.zeros(n, dtype=np.int64), []
+        if len(set(self.labels_)) < len(self.labels_):
+            raise ValueError(
+                f"groups must tell tasks apart, but {type(self).__name__} was fitted to tasks of "
+                "the same label."
+            )
+        return group_positions(groups, n, self.labels_)
+
+    def _predict_tasks(self, X: Array, tasks: npt.NDArray[np.int64]) -> Array:
+        """Predict each row by the weights of the task at its position in `labels_`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            prediction: Array = np.sum(X * self.coef_[tasks], axis=1) + self.intercept_[tasks]
+        return prediction
+
+    def _predict_unseen(self, X: Array, y: Array, groups: Any) -> Array:
+        if groups is None and len(self.labels_) > 1:
+            return super()._predict_unseen(X, y, groups)
+        tasks, _ = self._positions(groups, len(X))
+        predictions, is_new = self._predict_tasks(X, tasks), tasks == -1
+        if is_new.any():
+            codes, _ = group_codes(groups, len(X), "groups")
+            levels = np.full(is_new.sum(), self.intercept_.mean())
+            predictions[is_new] = self._predict_left_out(
+                X[is_new], y[is_new], codes[is_new], levels
+            )
+        return predictions
+
+
 class ITL(MultitaskModel):
     """Independent task learning: ridge regression on each task, with nothing shared.
 
@@ -162,6 +235,7 @@ class ITL(MultitaskModel):
             weights, intercepts = self.path(tasks, [self.lam])
             self._representation = np.eye(tasks.n_features) * radius
             self.labels_, self.coef_, self.intercept_ = tasks.labels, weights[0], intercepts[0]
+        self._warn_of_nothing_shared(len(tasks), largest_size(tasks))
         return self
 
     def path(

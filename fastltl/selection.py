@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from fastltl._objective import TaskCollection, TaskSource
 from fastltl._threads import run_in_threads
 from fastltl._validation import Array, check_choice, check_flag, check_lams, check_threads
-from fastltl.base import RepresentationLearner
+from fastltl.base import RepresentationLearner, largest_size
 from fastltl.batch import BatchLTL, fit_path
 from fastltl.metrics import METRICS, HeldOut, check_aligned, is_error
 from fastltl.ridge import ITL
@@ -54,7 +54,7 @@ class Selection:
     >>> import fastltl as ltl
     >>> task = (np.eye(2), np.ones(2))
     >>> halves = ltl.TaskSet([task]), ltl.TaskSet([task])
-    >>> ltl.select_lam(ltl.ITL(), [task], halves, lams=[0.5])
+    >>> ltl.select_lam(ltl.ITL(), [task, task], halves, lams=[0.5])
     Selection of lam for ITL by 1 validation tasks
           lam  mse
      5.00e-01  0.25  <- best
@@ -164,6 +164,7 @@ def select_lam(
         chosen = candidates[best]
     if isinstance(learner, BatchLTL):
         warn_of_short_fits(candidates, chosen)
+        chosen._warn_of_nothing_shared(len(tasks), largest_size(tasks))  # as the others' fit does
     warn_of_edge(values[best], values, stacklevel=2)
     return Selection(chosen, values, scores, float(values[best]), metric, task_scores)
 

@@ -912,7 +912,7 @@ def test_nanoseconds_are_not_dropped(path):
 SAVES_TWICE = """
 import resource, sys
 import fastltl as ltl
-learner = ltl.OnlineLTL().fit([([[1.0] * 50], [1.0])])
+learner = ltl.OnlineLTL().partial_fit([[1.0] * 50], [1.0])
 learner.save(sys.argv[1])
 if len(sys.argv) > 2:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)

@@ -93,6 +93,9 @@ class Constant(Learner):
     def _adapt(self, X, y):
         return DummyRegressor(strategy="constant", constant=y[0]).fit(X, y)
 
+    def _predict_unseen(self, X, y, groups):
+        return np.zeros(len(y))
+
     def _prior_regressor(self, regressors):
         return DummyRegressor(strategy="constant", constant=0.0).fit([[0.0]], [0.0])
 

@@ -33,6 +33,7 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:score of .* got no groups:UserWarning")
 @parametrize_with_checks(ESTIMATORS)
 def test_estimator_checks(estimator, check):
     check(estimator)

@@ -6,6 +6,7 @@ means over trials with 95 % intervals.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -345,7 +346,9 @@ def _fit_after_each(tasks: TaskSet, objective: str, warm_start: bool) -> float:
         TIMED_LAM, objective=objective, tol=TIMED_TOL, warm_start=warm_start, n_threads=1
     )
     sizes = range(1, len(tasks) + 1)
-    return float(np.mean([learner.fit(tasks[:t]).n_iter_ for t in sizes]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "BatchLTL was fitted to one task", UserWarning)
+        return float(np.mean([learner.fit(tasks[:t]).n_iter_ for t in sizes]))
 
 
 def _timed_runs(tasks: TaskSet) -> dict[str, Callable[[], Any]]:
