@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -62,6 +62,9 @@ def open_stream(
     target: str = "y",
     features: Sequence[str] | None = None,
     repeats: str = "error",
+    *,
+    drop: Sequence[str] = (),
+    encoding: Mapping[str, list[str] | None] | None = None,
 ) -> TaskStream:
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
@@ -83,6 +86,10 @@ def open_stream(
         The columns, or arrays of one or two dimensions, to learn from; by default all others.
     repeats : {"error", "task"}
         Whether a label that appears again after another task is an error or starts a new task.
+    drop : sequence of str
+        Columns to leave out.
+    encoding : mapping, optional
+        `encoding` of another stream, to read the same columns in the same way.
 
     Returns
     -------
@@ -116,7 +123,9 @@ def open_stream(
     with path.open("rb") as file:
         start = file.read(2**20)
     table = _Parquet if table_format(start, path) == "Parquet" else _CSV
-    return TaskStream(table(path, task, target, features), repeats)
+    if encoding is not None:
+        features, drop = list(encoding), ()
+    return TaskStream(table(path, task, target, features, drop), repeats)
 
 
 class TaskStream(TaskSource):
@@ -137,6 +146,11 @@ class TaskStream(TaskSource):
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features."""
         return tuple(self._source.feature_names)
+
+    @property
+    def encoding(self) -> dict[str, list[str] | None] | None:
+        """The categories of each feature column, None for numbers; None for a folder."""
+        return None if isinstance(self._source, _Folder) else dict.fromkeys(self.feature_names)
 
     @property
     def n_features(self) -> int:
@@ -232,11 +246,18 @@ class _Table(ABC):
 
     kind: str
 
-    def __init__(self, path: Path, task: str, target: str, features: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        task: str,
+        target: str,
+        features: Sequence[str] | None,
+        drop: Sequence[str],
+    ) -> None:
         self.path, self.task, self.target = path, task, target
         _check_memory()
         with arrow_errors(path, self.kind), self._open([]) as (names, _):
-            self.feature_names = choose_features(names, path, task, target, features)
+            self.feature_names = choose_features(names, path, task, target, features, drop)
         self.columns = [task, target, *self.feature_names]
 
     def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
