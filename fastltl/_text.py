@@ -1,8 +1,12 @@
-"""Make text from outside safe to show: names of columns, tasks and files may hold anything."""
+"""Show text that may hold anything: names of columns, tasks and files, and warnings."""
 
 from __future__ import annotations
 
 import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: Control characters, which a terminal obeys; marks, separators, embeddings and isolates, which
@@ -29,3 +33,22 @@ def spreadsheet_cell(value: Any) -> Any:
     except ValueError:
         return f"'{value}"
     return value
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print each warning once on stderr, as a line that begins with Note."""
+    from tqdm import tqdm
+
+    notes = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        note = f"Note: {printable(message)}"
+        if note not in notes:
+            notes.add(note)
+            tqdm.write(note, file=sys.stderr)  # above a progress bar
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
