@@ -242,10 +242,9 @@ class Training:
 
     def summary(self) -> str:
         """Say how well tasks are solved; warn if the best lam is at the edge of the candidates."""
-        found = self.progress()
+        found, row = self.progress(), "a row of a new task, given its other rows"
         if isinstance(self.learner, BayesLTL):
-            known = "on a row of a new task, given its other rows"
-            return f"expected squared error {known}: {found['error']}"
+            return f"expected squared error on {row}: {found['error']}"
         _ = self.learner.best_lam_  # which warns
         return f"validation: {', '.join(f'{name} {value}' for name, value in found.items())}"
 
@@ -293,8 +292,7 @@ class Training:
 
     def _count(self, task: StreamedTask) -> None:
         """Count a task as read, and add it to the digest of the stream."""
-        parts = repr(task.label).encode(), task.X.data, task.y.data
-        for part in parts:
+        for part in (repr(task.label).encode(), task.X.data, task.y.data):
             self._digest.update(part)
         self.n_read += 1
 
