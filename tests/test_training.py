@@ -21,6 +21,7 @@ from tqdm import tqdm
 import fastltl as ltl
 from fastltl import cli, train
 from fastltl.io import checkpoints
+from fastltl.io.streams import TaskStream
 
 pytestmark = pytest.mark.slow
 
@@ -406,6 +407,24 @@ def test_forged_learners_are_refused(table, tmp_path, capsys, value):
     capsys.readouterr()
     line = failed_line(train_arguments(table, checkpoint), capsys)
     assert re.search("a checkpoint of fastltl train", line)
+
+
+def test_warnings_of_the_reader_are_printed_once(table, tmp_path, monkeypatch, capsys):
+    read = TaskStream.tasks
+
+    def tasks(self, hold_back=False):
+        for task in read(self):
+            warnings.warn("column 'a' has the new category '\x1b[2J'", stacklevel=2)
+            yield task
+
+    monkeypatch.setattr(TaskStream, "tasks", tasks)
+    run_training(table, tmp_path / "c.npz")
+    adapting = ["adapt", str(tmp_path / "c.npz"), str(table), "--out", str(tmp_path / "out")]
+    for run in (lambda: None, lambda: cli.main(adapting)):
+        run()
+        lines = re.split(r"[\r\n]+", capsys.readouterr().err)
+        notes = [line for line in lines if line.startswith("Note")]
+        assert notes == [r"Note: column 'a' has the new category '\x1b[2J'"]
 
 
 def test_columns_of_any_name_are_recorded(tmp_path):
