@@ -236,12 +236,13 @@ def test_bad_task_keeps_the_tasks_before_it(tmp_path, capsys, learner):
     path, checkpoint = bad_table(tmp_path), tmp_path / "c.npz"
     message = (
         f"fastltl train: task 's60': column 'b' must hold finite numbers, got no number in row 303 "
-        f"of {path}; correct it, or leave the column out of features. {checkpoint} holds all tasks "
-        "before it."
+        f"of {path}"
     )
     for _ in range(2):
         assert cli.main(train_arguments(path, checkpoint, "--learner", learner)) == 2
-        assert capsys.readouterr().err.splitlines()[-1] == message
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(message)
+        assert line.endswith(f". {checkpoint} holds all tasks before it.")
         assert checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"] == 60
     assert run_training(write_table(path, TASKS), checkpoint) == run_training(
         path, tmp_path / "whole.npz", "--learner", learner
