@@ -22,7 +22,7 @@ from fastltl._validation import Array, check_computed, read_errors
 from fastltl.base import RepresentationLearner
 from fastltl.bayes import BayesLTL
 from fastltl.io.checkpoints import check_type, read_checkpoint, restored, whole_file
-from fastltl.io.streams import open_stream
+from fastltl.io.streams import TaskStream, open_stream
 from fastltl.ridge import RepresentationRidge
 from fastltl.train import encoding_of, errors_naming, scale_of, scaled
 
@@ -66,7 +66,7 @@ def adapt(
     that a spreadsheet would take for formulas are written with an apostrophe before them.
     """
     saved = read_checkpoint(checkpoint)
-    learner, settings = restored(saved, checkpoint), saved.position.get("settings", {})
+    learner = restored(saved, checkpoint)
     has_prior = isinstance(learner, BayesLTL)
     is_learner = has_prior or isinstance(learner, RepresentationLearner)
     if not is_learner or not learner.__sklearn_is_fitted__():
@@ -75,17 +75,23 @@ def adapt(
         kind = type(learner).__name__
         raise ValueError(f"--level needs a BayesLTL, got {kind} in {checkpoint}: leave it out.")
     with read_errors(checkpoint, "a checkpoint"):
+        settings = saved.position.get("settings", {})
         check_type(settings, dict, "settings")
         encoding = encoding_of(saved, file)
         scale = scale_of(saved, learner.n_features_in_)
-    is_optional, task = has_prior and target is None, settings.get("task") if task is None else task
+    # A file of rows to predict need not have the column of train, but one that is asked for.
+    is_optional = has_prior and target is None
     target = settings.get("target") if target is None else target
     if target is None and not has_prior:
         raise ValueError(f"target must name a column of {file}, got none: use --target.")
-    # Table columns are found by name in any order; arrays of a folder hold several features each.
-    features = settings.get("features") if file.is_dir() else None
     stream = open_stream(
-        file, task, target, features, repeats, encoding=encoding, optional_target=is_optional
+        file,
+        settings.get("task") if task is None else task,
+        target,
+        settings.get("features") if file.is_dir() else None,  # of arrays, not of their columns
+        repeats,
+        encoding=encoding,
+        optional_target=is_optional,
     )
     names = learner.__dict__.get("feature_names_in_")
     agree = names is None or stream.feature_names == tuple(names)
@@ -98,40 +104,53 @@ def adapt(
     if not stream.has_target:
         reason = "no target is named" if target is None else f"{file} has no column {target!r}"
         warnings.warn(f"{reason}: all rows are predicted from the prior.", stacklevel=2)
-    solve: Solver
-    if isinstance(learner, BayesLTL):
-        n_deviations = -float(ndtri((100.0 - (95.0 if level is None else level)) / 200.0))
-        solve = partial(_solve_with_prior, learner, learner._fitted_run().prior(), n_deviations)
-    else:
-        model = RepresentationRidge(learner.D_, fit_intercept=learner.fit_intercept)
-        solve = partial(_solve_with_representation, model, scale)
-    names_of_weights = ["intercept", *stream.feature_names]
-    if has_prior:
-        names_of_weights = [part for name in names_of_weights for part in (name, f"{name}_se")]
-    names_of_columns = ["prediction", "lower", "upper"] if has_prior else ["prediction"]
-    if target is not None:
-        names_of_columns.insert(0, target)
     out.mkdir(parents=True, exist_ok=True)
-    n_tasks = n_fitted = n_predicted = 0
+    solve = _solver(learner, scale, 95.0 if level is None else level)
     with _csv_writer(paths[0]) as weights, _csv_writer(paths[1]) as predictions:
-        weights.writerow(["task", "n_labelled", *map(spreadsheet_cell, names_of_weights)])
-        predictions.writerow(["task", "row", *map(spreadsheet_cell, names_of_columns)])
-        for streamed in stream.tasks():
-            known = ~streamed.missing
-            stream.check(streamed._replace(y=np.where(known, streamed.y, 0.0)))
-            with errors_naming(streamed):
-                solution = solve(streamed.X, streamed.y, known)
-            n_known, label = int(known.sum()), spreadsheet_cell(streamed.label)
-            weights.writerow([label, n_known, *solution.weights])
-            columns: list[list[Any]] = [column.tolist() for column in solution.columns]
-            if target is not None:
-                columns.insert(0, ["" if np.isnan(y) else y for y in streamed.y.tolist()])
-            rows = zip(repeat(label), count(streamed.row), *columns, strict=False)
-            predictions.writerows(rows)
-            n_tasks += 1
-            n_fitted += n_known
-            n_predicted += len(known) - n_known
-    return Adapted(*paths, n_tasks, n_fitted, n_predicted)
+        columns = ["intercept", *stream.feature_names]
+        if has_prior:
+            columns = [part for name in columns for part in (name, f"{name}_se")]
+        weights.writerow(["task", "n_labelled", *map(spreadsheet_cell, columns)])
+        columns = ["prediction", "lower", "upper"] if has_prior else ["prediction"]
+        columns = columns if target is None else [target, *columns]
+        predictions.writerow(["task", "row", *map(spreadsheet_cell, columns)])
+        counts = _write_tasks(stream, solve, target is not None, weights, predictions)
+    return Adapted(*paths, *counts)
+
+
+def _write_tasks(
+    stream: TaskStream, solve: Solver, has_targets: bool, weights: Any, predictions: Any
+) -> tuple[int, int, int]:
+    """Solve the tasks one by one; return the numbers of tasks, and of rows with and without target.
+
+    A row of weights is written for each task, and one of predictions for each of its rows, with the
+    targets in it if it `has_targets`.
+    """
+    n_tasks = n_fitted = n_predicted = 0
+    for task in stream.tasks():
+        known = ~task.missing
+        stream.check(task._replace(y=np.where(known, task.y, 0.0)))
+        with errors_naming(task):
+            solution = solve(task.X, task.y, known)
+        n_known, label = int(known.sum()), spreadsheet_cell(task.label)
+        weights.writerow([label, n_known, *solution.weights])
+        columns: list[list[Any]] = [column.tolist() for column in solution.columns]
+        if has_targets:
+            columns.insert(0, ["" if np.isnan(y) else y for y in task.y.tolist()])
+        predictions.writerows(zip(repeat(label), count(task.row), *columns, strict=False))
+        n_tasks += 1
+        n_fitted += n_known
+        n_predicted += len(known) - n_known
+    return n_tasks, n_fitted, n_predicted
+
+
+def _solver(learner: BayesLTL | RepresentationLearner, scale: Array, level: float) -> Solver:
+    """Return the function that solves tasks; `level` is the percentage of the intervals."""
+    if isinstance(learner, BayesLTL):
+        n_deviations = -float(ndtri((100.0 - level) / 200.0))
+        return partial(_solve_with_prior, learner, learner._fitted_run().prior(), n_deviations)
+    model = RepresentationRidge(learner.D_, fit_intercept=learner.fit_intercept)
+    return partial(_solve_with_representation, model, scale)
 
 
 def _solve_with_prior(
