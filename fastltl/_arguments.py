@@ -20,6 +20,7 @@ EXPERIMENTS = ("grid", "stream", "timing", "schools", "bounds")
 
 STREAM_HELP = "CSV or Parquet file, or folder of .npz files"
 FEATURES_HELP = "columns to learn from (default: all others)"
+DROP_HELP = "columns to ignore"
 DASK_HELP = "address of a Dask scheduler, to run on its cluster"
 REPEATS: dict[str, Any] = {
     "dest": "repeats",
@@ -60,7 +61,7 @@ def _add_compare(commands: Commands) -> None:
     add("--task", required=True, metavar="COL", help="column with the task labels")
     add("--target", required=True, metavar="COL", help="column to predict")
     add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)
-    add("--drop", nargs="+", action="extend", default=[], metavar="COL", help="columns to ignore")
+    add("--drop", nargs="+", action="extend", default=[], metavar="COL", help=DROP_HELP)
     add("--dask", metavar="ADDRESS", help=DASK_HELP)
     repeats = "times that all tasks are held out (default: 2 to 50, more if tasks are few)"
     add("--repeats", type=_count, metavar="N", help=repeats)
@@ -92,10 +93,11 @@ def _add_train(commands: Commands) -> None:
     add = commands.add_parser(
         "train",
         help="learn from a stream of tasks, with checkpoints",
-        description="Learn from the tasks of a file one by one, for 30 values of lam at once. "
-        "After an interruption, or when tasks were added, the same command resumes from its "
-        "checkpoint. A CSV file whose last line has no newline counts as half written: that line "
-        "and the last task before it are learned once the newline is there.",
+        description="Learn from the tasks of a file one by one: a prior for their weights (bayes) "
+        "or, for 30 values of lam at once, a representation (online). After an interruption, or "
+        "when tasks were added, the same command resumes from its checkpoint. A CSV file whose "
+        "last line has no newline counts as half written: that line and the last task before it "
+        "are learned once the newline is there.",
     ).add_argument
     add("stream", type=Path, metavar="STREAM", help=STREAM_HELP)
     add("--task", metavar="COL", help="column with the task labels; rows of a task are adjacent")
@@ -104,12 +106,18 @@ def _add_train(commands: Commands) -> None:
     add("--checkpoint", required=True, type=_checkpoint, metavar="FILE", help=checkpoint)
     every = "tasks between two saves (default 1000)"
     add("--every", type=_count, default=1000, metavar="N", help=every)
+    learner = "BayesLTL, with nothing to tune (the default), or OnlineLTLPath"
+    add("--learner", choices=("bayes", "online"), help=learner)
     add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)
-    lam = "a single value of lam (default: 30 from 1e-6 to 1e3)"
+    add("--drop", nargs="+", action="extend", default=[], metavar="COL", help=DROP_HELP)
+    half_life = "bayes: tasks after which the weight of a task has halved (default: never)"
+    add("--half-life", type=_positive, metavar="N", help=half_life)
+    lam = "online: a single value of lam (default: 30 from 1e-6 to 1e3)"
     add("--lam", type=_positive, metavar="LAM", help=lam)
-    validation = "number of first tasks kept for validation (default 20)"
-    add("--validation", type=_count, default=20, metavar="N", help=validation)
-    add("--no-intercept", action="store_true", help="do not fit intercepts")
+    validation = "online: number of first tasks kept to choose lam (default 20)"
+    add("--validation", type=_count, metavar="N", help=validation)
+    intercept = "do not fit intercepts"
+    add("--no-intercept", dest="fit_intercept", action="store_false", help=intercept)
     add("--skip-bad", action="store_true", help="skip tasks that cannot be learned")
     add("--allow-repeats", **REPEATS)
 
@@ -117,17 +125,20 @@ def _add_train(commands: Commands) -> None:
 def _add_adapt(commands: Commands) -> None:
     add = commands.add_parser(
         "adapt",
-        help="fit new tasks with a trained learner",
-        description="Fit each task of a file to its rows that have a target, with the "
-        "representation in a checkpoint, and predict all its rows. Text in the CSV files that a "
-        "spreadsheet would take for a formula (it begins with = + - @, a tab or a line break, and "
-        "is not a number) has an apostrophe before it.",
+        help="fit new tasks with a trained learner, and predict",
+        description="Fit each task of a file to its rows that have a target, with the learner in a "
+        "checkpoint, and predict all its rows. With BayesLTL the weights have standard errors, the "
+        "predictions intervals, and a task, or the whole file, need not have any target. Text in "
+        "the CSV files that a spreadsheet would take for a formula (it begins with = + - @, a tab "
+        "or a line break, and is not a number) has an apostrophe before it.",
     ).add_argument
     checkpoint = "checkpoint written by train or save"
     add("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
     add("file", type=Path, metavar="FILE", help=STREAM_HELP)
     add("--task", metavar="COL", help="column with the task labels (default: as in train)")
     add("--target", metavar="COL", help="column to predict (default: as in train)")
+    level = "BayesLTL: percent of the targets that lie in their intervals (default 95)"
+    add("--level", type=_percent, metavar="PERCENT", help=level)
     add("--allow-repeats", **REPEATS)
     out = "folder for weights.csv and predictions.csv (default fastltl-adapt)"
     add("--out", type=_folder, default="fastltl-adapt", metavar="FOLDER", help=out)
@@ -166,6 +177,16 @@ def _positive(text: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}")
+    return value
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 100:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 100, got {text!r}")
     return value
 
 

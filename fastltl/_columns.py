@@ -100,11 +100,15 @@ def choose_features(
     names: list[Any],
     where: str | Path,
     task: str,
-    target: str,
+    target: str | None,
     features: Sequence[str] | None,
     drop: Sequence[str] = (),
+    optional_target: bool = False,
 ) -> list[str]:
-    """Return the feature columns; check that all named columns exist and are distinct."""
+    """Return the feature columns; check that all named columns exist and are distinct.
+
+    There may be no column of the name `target` if it is optional.
+    """
     drop = check_names(drop, "drop")
     if features is None:
         left_out = [name for name in (task, target, *drop) if isinstance(name, Hashable)]
@@ -112,6 +116,8 @@ def choose_features(
     features = check_names(features, "features")
     chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
     chosen += [("drop", name) for name in drop]
+    if optional_target and target not in names:
+        chosen.remove(("target", target))
     counts = Counter(names)
     for argument, name in chosen:
         count = counts[name] if isinstance(name, Hashable) else 0

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
@@ -131,7 +130,7 @@ def run_train(options: argparse.Namespace) -> int:
     The exit status is about the training alone: it does not matter whether anyone reads the output.
     """
     output = _Output(sys.stdout)
-    with redirect_stdout(output):
+    with redirect_stdout(output), warnings_as_notes():
         status = _train(options)
     output.end()
     return status
@@ -139,29 +138,31 @@ def run_train(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from fastltl import train
-    from fastltl.io.streams import open_stream
 
-    features = tuple(options.features) if options.features else None
-    columns = options.task, options.target, features
-    checkpoint, fit_intercept = printable(options.checkpoint), not options.no_intercept
-    settings = train.Settings(*columns, options.lam, options.validation, fit_intercept)
+    names = "learner", "task", "target", "fit_intercept", "lam", "validation", "half_life"
+    settings = train.Settings(
+        features=tuple(options.features) if options.features else None,
+        drop=tuple(options.drop),
+        **{name: getattr(options, name) for name in names},
+    )
+    checkpoint = printable(options.checkpoint)
     training: train.Training | None = None
-    is_compiling = False
 
     def is_reading() -> bool:
-        return not is_compiling if training is None else training.is_reading
+        return training is None or training.is_reading
 
     with _stop_signals(is_reading) as signals, train.locked(options.checkpoint) as is_locked:
         if not is_locked:
             wanted = f"make sure that no other process trains {checkpoint}"
             print(f"Note: its file system has no locks: {wanted}.", file=sys.stderr)
-        stream = open_stream(options.stream, *columns, options.repeats)
-        is_compiling = True
-        _compile(train.compile_kernels)
-        is_compiling = False
+        files, skip_bad = (options.stream, options.checkpoint), options.skip_bad
         training = train.Training(
-            stream, options.checkpoint, settings, options.skip_bad, lambda: bool(signals)
+            *files, settings, options.repeats, skip_bad, should_stop=lambda: bool(signals)
         )
+        training.is_reading = False
+        _compile(partial(train.compile_kernels, training.settings.learner))
+        training.is_reading = True
+        training.prepare()
         if training.n_read and options.checkpoint.exists():
             print(f"Resuming after {training.n_read} tasks from {checkpoint}.", flush=True)
         has_ended = training.run(options.every)
@@ -174,16 +175,15 @@ def _train(options: argparse.Namespace) -> int:
         )
     if training.n_learned:
         skipped = f", skipped {training.n_skipped}" if training.n_skipped else ""
-        summary = training.learner.progress_summary()
-        progress = ", ".join(f"{name} {value}" for name, value in summary.items())
-        print(f"Learned from {training.n_learned} tasks{skipped}; validation: {progress}.")
+        print(f"Learned from {training.n_learned} tasks{skipped}; {training.summary()}.")
         print(f"Saved: {checkpoint}")
         stopped = "Stopped before the end: run the same command to resume."
     elif has_ended:
-        raise ValueError(
-            f"{options.stream} must have more than the {options.validation} tasks kept for "
-            f"validation, got {training.n_read}."
-        )
+        n_kept, n_read = training.settings.validation, training.n_read
+        wanted = f"a task that can be learned, got none in {n_read}"
+        if n_kept is not None:
+            wanted = f"more than the {n_kept} tasks kept for validation, got {n_read}"
+        raise ValueError(f"{options.stream} must have {wanted}.")
     else:
         stopped = "Stopped before the first task: nothing was saved."
     if has_ended:
@@ -246,14 +246,13 @@ def _end_if_stuck(
 
 def run_adapt(options: argparse.Namespace) -> None:
     """Fit the tasks of a file with a trained learner, and write weights and predictions."""
-    from fastltl import train
+    from fastltl import adapt
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        names = options.task, options.target
-        found = train.adapt(options.checkpoint, options.file, *names, options.out, options.repeats)
-    for warning in caught:
-        print(f"Note: {printable(warning.message)}", file=sys.stderr)
+    names = options.task, options.target
+    with warnings_as_notes():
+        found = adapt.adapt(
+            options.checkpoint, options.file, *names, options.out, options.repeats, options.level
+        )
     print(f"{found.n_tasks} tasks, {found.n_fitted} rows with target, {found.n_predicted} without")
     print(f"Weights: {printable(found.weights)}\nPredictions: {printable(found.predictions)}")
 

@@ -1,42 +1,39 @@
-"""Train on a stream with checkpoints, and adapt the trained learner to the tasks of a file."""
+"""Train on a stream, with checkpoints to resume from."""
 
 from __future__ import annotations
 
-import csv
 import errno
 import hashlib
-import io
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from tqdm import tqdm
 
 from fastltl._online_run import MOST_TASKS
-from fastltl._text import printable, spreadsheet_cell
-from fastltl._validation import read_errors
-from fastltl.base import RepresentationLearner
+from fastltl._text import printable
+from fastltl._validation import Array, read_errors
 from fastltl.bayes import BayesLTL
 from fastltl.io.checkpoints import (
+    Checkpoint,
+    check_saved_array,
     check_type,
     discard_unfinished,
     read_checkpoint,
     restored,
-    whole_file,
     write_checkpoint,
 )
-from fastltl.io.streams import StreamedTask, TaskStream, open_stream
+from fastltl.io.streams import StreamedTask, open_stream
 from fastltl.metrics import evaluate
 from fastltl.path import OnlineLTLPath
-from fastltl.ridge import RepresentationRidge
 from fastltl.tasks import TaskSet
 
 if sys.platform == "win32":
@@ -57,56 +54,106 @@ else:
 #: Errors of file systems that have no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
+#: Classes of the learners by their names on the command line.
+LEARNERS = {"bayes": "BayesLTL", "online": "OnlineLTLPath"}
+
 #: Largest share of the time spent on evaluating progress.
 PROGRESS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of a training run that must not change when it resumes."""
+    """Options of a training run that must not change when it resumes.
 
+    `learner` is None for that of the checkpoint, or bayes if there is none yet.
+    """
+
+    learner: str | None
     task: str | None
     target: str
     features: tuple[str, ...] | None
-    lam: float | None
-    validation: int
+    drop: tuple[str, ...]
     fit_intercept: bool
+    lam: float | None = None
+    validation: int | None = None
+    half_life: float | None = None
+
+    #: Options that belong to one learner.
+    OWN: ClassVar = {"bayes": ("half_life",), "online": ("lam", "validation")}
+
+    #: Values of the options that checkpoints did not have from the start.
+    EARLIER: ClassVar = {"learner": "online", "drop": (), "half_life": None}
+
+    def completed(self, recorded: dict[str, Any] | None) -> Self:
+        """Return the settings with a learner, after checking that the options belong to it."""
+        learner = self.learner or ("bayes" if recorded is None else recorded["learner"])
+        for owner, names in self.OWN.items():
+            for name in names:
+                if owner != learner and (value := getattr(self, name)) is not None:
+                    option = f"--{name.replace('_', '-')}"
+                    raise ValueError(
+                        f"{option} goes with --learner {owner} only, got {option} {value} with "
+                        f"--learner {learner}: leave it out."
+                    )
+        validation = self.validation or (20 if learner == "online" else None)
+        return replace(self, learner=learner, validation=validation)
 
 
 class Training:
-    """Fit an `OnlineLTLPath` to a stream, resuming from its checkpoint if there is one.
+    """Learn from a stream of tasks one by one, resuming from a checkpoint if there is one.
 
-    The first tasks of the stream are kept for validation, the others are learned one by one. A
-    task that cannot be learned is skipped if `skip_bad`, and else ends the training. It also ends
-    after the task within which `should_stop()` becomes true.
+    The learner is a `BayesLTL`, or an `OnlineLTLPath` for which the first tasks of the stream are
+    kept for validation. A task that cannot be learned is skipped if `skip_bad`, and else ends the
+    training. It also ends after the task within which `should_stop()` becomes true.
+
+    The checkpoint is read and the stream opened at once, but tasks are read from `prepare` on.
     """
+
+    learner: BayesLTL | OnlineLTLPath
 
     def __init__(
         self,
-        stream: TaskStream,
+        source: Path,
         path: Path,
         settings: Settings,
+        repeats: str,
         skip_bad: bool,
         should_stop: Callable[[], bool],
     ) -> None:
-        self.stream, self.path, self.settings, self.skip_bad = stream, path, settings, skip_bad
-        self.should_stop = should_stop
+        self.path, self.skip_bad, self.should_stop = path, skip_bad, should_stop
         self.n_read = self.n_skipped = self.n_learned = self.n_saved = 0
         self.is_reading = True  #: whether it waits for a task, so that the learner is unchanged
         self.held_back: Hashable = None  #: label of a last task that may still be written
         self._digest = hashlib.blake2b(digest_size=16)  # of all tasks read
-        self._tasks = self._read()
-        if path.suffix == ".npz" and stream.path == path.resolve().parent:
-            raise ValueError(f"checkpoint must be outside the folder of the stream, got {path}.")
         discard_unfinished(path)
-        self.learner = self._resume() if path.exists() else self._start()
+        self._saved = saved = _read_training(path) if path.exists() else None
+        recorded = None if saved is None else Settings.EARLIER | saved.position["settings"]
+        self.settings = settings = settings.completed(recorded)
+        for name, value in asdict(settings).items():
+            if recorded is not None and value != (before := recorded.get(name)):
+                raise ValueError(f"{name} must be {before!r}, as in {path}, got {value!r}.")
+        with read_errors(path, "a checkpoint of fastltl train"):
+            encoding = None if saved is None else encoding_of(saved, source)
+        columns, drop = (settings.task, settings.target, settings.features), settings.drop
+        self.stream = open_stream(source, *columns, repeats, drop=drop, encoding=encoding)
+        self._tasks = self._read()
+        if path.suffix == ".npz" and self.stream.path == path.resolve().parent:
+            raise ValueError(f"checkpoint must be outside the folder of the stream, got {path}.")
+
+    def prepare(self) -> None:
+        """Load or create the learner, and read the stream up to the first task to learn."""
+        self.learner = self._start() if self._saved is None else self._resume(self._saved)
 
     def _read(self) -> Iterator[StreamedTask]:
         """Read the tasks that are complete."""
         self.held_back = yield from self.stream.tasks(hold_back=True)
 
-    def _start(self) -> OnlineLTLPath:
-        """Keep the first tasks for validation and create the learner."""
+    def _start(self) -> BayesLTL | OnlineLTLPath:
+        """Create the learner; one that needs it keeps the first tasks for validation."""
+        fit_intercept = self.settings.fit_intercept
+        self._scale = np.ones(self.stream.n_features)
+        if self.settings.learner == "bayes":
+            return BayesLTL(fit_intercept=fit_intercept, half_life=self.settings.half_life)
         n_kept, kept = self.settings.validation, []
         for task in islice(self._tasks, n_kept):
             try:
@@ -120,28 +167,23 @@ class Training:
         source = f"the first {n_kept} tasks, kept for validation"
         if not usable:
             raise ValueError(f"{source}, need one with two samples, got none in {self.n_read}.")
-        validation = TaskSet(usable).split_samples(0.5, random_state=0)
-        fit_intercept = self.settings.fit_intercept
+        self._scale = _feature_scales(np.concatenate([X for X, _ in kept]))
+        validation = TaskSet([(scaled(X, self._scale), y) for X, y in usable])
+        halves = validation.split_samples(0.5, random_state=0)
         try:
-            evaluate(np.eye(self.stream.n_features), *validation, "mse", fit_intercept)
+            evaluate(np.eye(self.stream.n_features), *halves, "mse", fit_intercept)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
         lams = None if self.settings.lam is None else [self.settings.lam]
-        return OnlineLTLPath(lams=lams, validation=validation, fit_intercept=fit_intercept)
+        return OnlineLTLPath(lams=lams, validation=halves, fit_intercept=fit_intercept)
 
-    def _resume(self) -> OnlineLTLPath:
-        """Load the checkpoint, after checking that its settings and stream are the same."""
-        checkpoint = read_checkpoint(self.path)
-        learner, position = restored(checkpoint, self.path), checkpoint.position
-        if not isinstance(learner, OnlineLTLPath) or "settings" not in position:
-            raise ValueError(f"{self.path} must be a checkpoint of fastltl train, got another.")
+    def _resume(self, saved: Checkpoint) -> BayesLTL | OnlineLTLPath:
+        """Restore the learner, after checking that its stream is the same."""
+        learner: BayesLTL | OnlineLTLPath = restored(saved, self.path)
+        position = saved.position
         with read_errors(self.path, "a checkpoint of fastltl train"):
-            _check_position(position)
             known_names = tuple(learner.feature_names_in_)
-        for name, value in asdict(self.settings).items():
-            saved = position["settings"].get(name)
-            if value != saved:
-                raise ValueError(f"{name} must be {saved!r}, as in {self.path}, got {value!r}.")
+            self._scale = scale_of(saved, learner.n_features_in_)
         names = self.stream.feature_names
         if names != known_names:
             wanted, found = ", ".join(map(str, known_names)), ", ".join(names)
@@ -178,7 +220,7 @@ class Training:
                         break
                     self._learn(task, bar)
                     if (start := time.perf_counter()) >= next_report and self.n_learned:
-                        bar.set_postfix(self.learner.progress_summary(), refresh=False)
+                        bar.set_postfix(self.progress(), refresh=False)
                         end = time.perf_counter()
                         next_report = end + max(0.5, (end - start) / PROGRESS_SHARE)
                     bar.update()
@@ -188,7 +230,23 @@ class Training:
                 if self.n_read - self.n_saved >= every:
                     self.save()
             self.save()  # before the bar is closed, which waits if the terminal does
+            if self.n_learned:
+                bar.set_postfix(self.progress(), refresh=False)
         return has_ended
+
+    def progress(self) -> dict[str, str]:
+        """Return how well tasks are solved, as text."""
+        if isinstance(self.learner, BayesLTL):  # by leave-one-out, before each is learned from
+            return {"error": f"{self.learner.loo_error_:.3g}"}
+        return self.learner.progress_summary()
+
+    def summary(self) -> str:
+        """Say how well tasks are solved; warn if the best lam is at the edge of the candidates."""
+        found, row = self.progress(), "a row of a new task, given its other rows"
+        if isinstance(self.learner, BayesLTL):
+            return f"expected squared error on {row}: {found['error']}"
+        _ = self.learner.best_lam_  # which warns
+        return f"validation: {', '.join(f'{name} {value}' for name, value in found.items())}"
 
     def _next_task(self) -> StreamedTask | None:
         self.is_reading = True
@@ -216,7 +274,9 @@ class Training:
     def _learn(self, task: StreamedTask, bar: tqdm[Any]) -> None:
         try:
             X, y = self.stream.check(task)
-            with _errors_naming(task):
+            if self.settings.learner == "online":  # the other needs no scaling
+                X = scaled(X, self._scale)
+            with errors_naming(task):
                 self.learner.partial_fit(X, y)
         except ValueError as error:
             if not self.skip_bad:
@@ -232,8 +292,7 @@ class Training:
 
     def _count(self, task: StreamedTask) -> None:
         """Count a task as read, and add it to the digest of the stream."""
-        parts = repr(task.label).encode(), task.X.data, task.y.data
-        for part in parts:
+        for part in (repr(task.label).encode(), task.X.data, task.y.data):
             self._digest.update(part)
         self.n_read += 1
 
@@ -241,23 +300,87 @@ class Training:
         """Write the checkpoint if tasks were read since the last one."""
         if self.n_learned == 0 or self.n_saved == self.n_read:
             return
+        encoding = self.stream.encoding
         position = {
             "n_tasks_read": self.n_read,
             "n_left_out": self.n_skipped,
             "digest": self._digest.hexdigest(),
             "settings": asdict(self.settings),
+            "encoding": None if encoding is None else list(map(list, encoding.items())),
+            "scale": None if (self._scale == 1.0).all() else self._scale,
         }
         write_checkpoint(self.path, self.learner._checkpoint(position))
         self.n_saved = self.n_read
 
 
-def _check_position(position: dict[str, Any]) -> None:
-    """Check where a checkpoint says that its training is."""
-    kinds = {"settings": dict, "n_tasks_read": int, "n_left_out": int, "digest": str}
-    for name, kind in kinds.items():
-        check_type(position[name], kind, name)
-    if not 0 <= position["n_left_out"] < position["n_tasks_read"] < MOST_TASKS:
-        raise ValueError("its numbers of tasks do not fit together")
+def _read_training(path: Path) -> Checkpoint:
+    """Read a checkpoint of a training, and check where it says that the training is."""
+    saved = read_checkpoint(path)
+    with read_errors(path, "a checkpoint of fastltl train"):
+        position, settings = saved.position, saved.position.get("settings", {"learner": ""})
+        check_type(settings, dict, "settings")
+        learner = (Settings.EARLIER | settings)["learner"]
+        check_type(learner, str, "learner")
+        is_training = LEARNERS.get(learner) == saved.learner
+        if is_training:
+            for name, kind in {"n_tasks_read": int, "n_left_out": int, "digest": str}.items():
+                check_type(position[name], kind, name)
+            if not 0 <= position["n_left_out"] < position["n_tasks_read"] < MOST_TASKS:
+                raise ValueError("its numbers of tasks do not fit together")
+    if not is_training:
+        raise ValueError(f"{path} must be a checkpoint of fastltl train, got another.")
+    return saved
+
+
+def encoding_of(saved: Checkpoint, source: Path) -> dict[str, list[str] | None] | None:
+    """Return how a checkpoint says that the columns of a table are to be read.
+
+    If it says nothing, the named features of its learner are columns of numbers. A folder has
+    arrays, which need no encoding.
+    """
+    # It is kept in pairs, since a name may be any text and some keys of a checkpoint are not.
+    pairs, state = saved.position.get("encoding"), saved.state or {}
+    if pairs is None and "feature_names_in_" in state:
+        pairs = [[name, None] for name in state["feature_names_in_"]]
+    if pairs is None or source.is_dir():
+        return None
+    check_type(pairs, list, "encoding")
+    for name, categories in pairs:
+        check_type(name, str, "encoding")
+        if categories is not None:
+            check_type(categories, list, name)
+            for category in categories:
+                check_type(category, str, name)
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("its encoding names a column twice")
+    return dict(pairs)
+
+
+def scale_of(saved: Checkpoint, n_features: int) -> Array:
+    """Return what features are divided by before a learner takes them."""
+    scale: Any = saved.position.get("scale")
+    if scale is None:
+        return np.ones(n_features)
+    check_type(scale, np.ndarray, "scale")
+    check_saved_array(scale, (n_features,))
+    if not (scale > 0).all():
+        raise ValueError("its scale is not positive")
+    return np.asarray(scale)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _feature_scales(X: Array) -> Array:
+    """Return the standard deviation of each column, 1 for a constant column."""
+    Z = X - X[0]  # exactly zero where constant
+    largest = np.abs(Z).max(axis=0)  # squares of smaller numbers do not overflow
+    deviations: Array = largest * np.std(Z / np.where(largest > 0, largest, 1.0), axis=0)
+    return np.where(np.isfinite(deviations) & (deviations > 0), deviations, 1.0)
+
+
+@np.errstate(over="ignore")
+def scaled(X: Array, scale: Array) -> Array:
+    """Divide the features by their scales; learners refuse what overflows."""
+    return X / scale
 
 
 @contextmanager
@@ -306,102 +429,20 @@ def _is_at(path: Path, file: int) -> bool:
         return False
 
 
-def compile_kernels() -> None:
+def compile_kernels(learner: str | None) -> None:
     """Compile the kernels of a training before its first task."""
-    tasks = TaskSet([(np.ones((2, 2)), np.ones(2))] * 2)
+    tasks = TaskSet([(np.eye(2), np.arange(2.0))] * 2)
+    if learner == "bayes":
+        BayesLTL().fit(tasks)
+        return
     validation = tasks.split_samples(0.5, random_state=0)
     OnlineLTLPath(validation=validation, fit_intercept=True).fit(tasks).progress_summary()
 
 
-class Adapted(NamedTuple):
-    """The files that `adapt` wrote, and the numbers of tasks and rows in them."""
-
-    weights: Path
-    predictions: Path
-    n_tasks: int
-    n_fitted: int
-    n_predicted: int
-
-
-def adapt(
-    checkpoint: Path,
-    file: Path,
-    task: str | None,
-    target: str | None,
-    out: Path,
-    repeats: str = "error",
-) -> Adapted:
-    """Fit the tasks of a file with the representation of a checkpoint.
-
-    Each task is fitted to its rows with a target; all rows are predicted. `task` and `target`
-    default to the columns that `fastltl train` recorded in the checkpoint. Labels and names that
-    a spreadsheet would take for formulas are written with an apostrophe before them.
-    """
-    saved = read_checkpoint(checkpoint)
-    learner, settings = restored(saved, checkpoint), saved.position.get("settings", {})
-    with read_errors(checkpoint, "a checkpoint"):
-        check_type(settings, dict, "settings")
-    if not isinstance(learner, RepresentationLearner) or not learner.__sklearn_is_fitted__():
-        hint = "; in Python, its adapt takes any task" if isinstance(learner, BayesLTL) else ""
-        raise ValueError(
-            f"{checkpoint} must hold a fitted learner of a representation, got {learner}{hint}."
-        )
-    task = settings.get("task") if task is None else task
-    target = settings.get("target") if target is None else target
-    if target is None:
-        raise ValueError(f"target must name a column of {file}, got none.")
-    # Table columns are found by name in any order; arrays of a folder hold several features each.
-    names = learner.__dict__.get("feature_names_in_")
-    features = settings.get("features") if file.is_dir() else names
-    stream = open_stream(file, task, target, features, repeats)
-    agree = names is None or stream.feature_names == tuple(names)
-    if stream.n_features != learner.n_features_in_ or not agree:
-        wanted, found = learner.n_features_in_, ", ".join(stream.feature_names)
-        raise ValueError(f"{file} must have the {wanted} features of {checkpoint}, got {found}.")
-    model = RepresentationRidge(learner.D_, fit_intercept=learner.fit_intercept)
-    paths = out / "weights.csv", out / "predictions.csv"
-    if file.resolve() in (path.resolve() for path in paths):
-        raise ValueError(f"out must not be {out}: adapt would overwrite its input {file} there.")
-    out.mkdir(parents=True, exist_ok=True)
-    n_tasks = n_fitted = n_predicted = 0
-    with _csv_writer(paths[0]) as weights, _csv_writer(paths[1]) as predictions:
-        weights.writerow(["task", "intercept", *map(spreadsheet_cell, stream.feature_names)])
-        predictions.writerow(["task", "row", spreadsheet_cell(target), "prediction"])
-        for streamed in stream.tasks():
-            known = ~streamed.missing
-            stream.check(streamed._replace(y=np.where(known, streamed.y, 0.0)))
-            if not known.any():
-                raise ValueError(
-                    f"task {streamed.label!r} must have a row with a target, got none."
-                )
-            with _errors_naming(streamed):
-                model.fit(streamed.X[known], streamed.y[known])
-                predicted = model.predict(streamed.X).tolist()
-            label = spreadsheet_cell(streamed.label)
-            weights.writerow([label, model.intercept_, *model.coef_.tolist()])
-            targets = ["" if np.isnan(y) else y for y in streamed.y.tolist()]
-            pairs = enumerate(zip(targets, predicted, strict=True), streamed.row)
-            predictions.writerows([label, row, *pair] for row, pair in pairs)
-            n_tasks += 1
-            n_fitted += int(known.sum())
-            n_predicted += int(streamed.missing.sum())
-    return Adapted(*paths, n_tasks, n_fitted, n_predicted)
-
-
 @contextmanager
-def _errors_naming(task: StreamedTask) -> Iterator[None]:
+def errors_naming(task: StreamedTask) -> Iterator[None]:
     """Prefix the message of a ValueError with the label of the task."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"task {task.label!r}: {error}") from error
-
-
-@contextmanager
-def _csv_writer(path: Path) -> Iterator[Any]:
-    """Open a CSV writer; the file appears when it is complete."""
-    with whole_file(path) as file:
-        # Labels may be file names that are not UTF-8.
-        text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
-        yield csv.writer(text)
-        text.detach()

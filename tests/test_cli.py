@@ -36,6 +36,8 @@ def test_version(capsys):
         (["compare", "x.csv", "--task", "t"], "the following arguments are required: --target"),
         (["reproduce", "figure"], "bounds|all|prior: invalid choice: 'figure'"),
         (["reproduce", "grid", "--trials", "-3"], "--trials: "),
+        (["train", "x.csv", "--target", "y"], "the following arguments are required: --checkpoint"),
+        (["adapt", "c.npz", "x.csv", "--level", "101"], "--level: must be a number between 0 and"),
     ],
 )
 def test_argument_errors_are_one_line_with_status_2(arguments, message, capsys):
@@ -54,7 +56,7 @@ def test_parser_lists_all_experiments():
 
 
 def test_every_command_has_help(capsys):
-    for command in ("demo", "compare", "reproduce", "info", "warmup"):
+    for command in ("demo", "compare", "reproduce", "train", "adapt", "info", "warmup"):
         with pytest.raises(SystemExit) as stop:
             cli.main([command, "--help"])
         assert stop.value.code == 0

@@ -39,7 +39,7 @@ LAYERS = [
     ["experiments.compare", "experiments.paper"],
     ["experiments.prior"],
     ["experiments.claims", "experiments.figures", "experiments.report"],
-    ["train", "_arguments", "cli"],
+    ["train", "adapt", "_arguments", "cli"],
 ]
 ORDER = [name for layer in LAYERS for name in layer]
 

@@ -28,6 +28,9 @@ pytestmark = pytest.mark.slow
 
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
+#: The learner that takes longer, for trainings that must still run when something happens.
+SLOW = "--learner", "online"
+
 
 @pytest.fixture
 def table(tmp_path):
@@ -76,7 +79,7 @@ def test_second_training_of_a_checkpoint_is_refused(long_table, tmp_path, capsys
     """The second process deletes nothing, and the first ends as if it were alone."""
     checkpoint, other_name = tmp_path / "c.npz", tmp_path / "link.npz"
     other_name.symlink_to(checkpoint)
-    with started(command(long_table, checkpoint), **PIPES) as process:
+    with started(command(long_table, checkpoint, *SLOW), **PIPES) as process:
         wait_for(checkpoint.exists, process)
         process.send_signal(signal.SIGSTOP)
         part = tmp_path / ".c.npz.00000000.part"
@@ -94,13 +97,13 @@ def test_second_training_of_a_checkpoint_is_refused(long_table, tmp_path, capsys
         assert process.wait(300) == 0
     part.unlink()
     assert files_of(checkpoint) == []
-    alone = run_training(long_table, tmp_path / "alone.npz", "--allow-repeats")
+    alone = run_training(long_table, tmp_path / "alone.npz", "--allow-repeats", *SLOW)
     assert checkpoint.read_bytes() == alone
 
 
 def test_lock_of_a_killed_training_is_free(long_table, tmp_path):
     checkpoint = tmp_path / "c.npz"
-    with started(command(long_table, checkpoint), **PIPES) as process:
+    with started(command(long_table, checkpoint, *SLOW), **PIPES) as process:
         wait_for(checkpoint.exists, process)
         process.kill()
     assert ".c.npz.lock" in files_of(checkpoint)
@@ -176,9 +179,9 @@ def test_closed_and_full_outputs_do_not_stop_training(table, tmp_path, outputs):
 
 def test_reader_that_goes_does_not_stop_training(long_table, tmp_path):
     """As in `fastltl train ... 2>&1 | head -1`."""
-    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats")
+    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats", *SLOW)
     checkpoint, pipes = tmp_path / "c.npz", PIPES | {"stderr": subprocess.STDOUT}
-    with started(command(long_table, checkpoint), **pipes) as process:
+    with started(command(long_table, checkpoint, *SLOW), **pipes) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(300) == 0
@@ -223,11 +226,11 @@ def test_stderr_may_be_any_object_with_a_write(table, tmp_path):
 
 def test_reader_that_does_not_read_does_not_stop_training(long_table, tmp_path):
     """The bar is written only where there is space for it."""
-    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats")
+    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats", *SLOW)
     reading, writing = os.pipe()
     checkpoint = tmp_path / "c.npz"
     with started(
-        command(long_table, checkpoint), stdout=subprocess.PIPE, stderr=writing
+        command(long_table, checkpoint, *SLOW), stdout=subprocess.PIPE, stderr=writing
     ) as process:
         wait_for(checkpoint.exists, process)
         os.set_blocking(writing, False)
@@ -251,12 +254,12 @@ def test_terminal_that_goes_ends_training_after_a_save(long_table, tmp_path):
     def take_terminal():
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats")
+    whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats", *SLOW)
     checkpoint = tmp_path / "c.npz"
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     with started(
-        [*command(long_table, checkpoint)[:-2], "--every", "100000"],
+        [*command(long_table, checkpoint, *SLOW), "--every", "100000"],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -270,7 +273,7 @@ def test_terminal_that_goes_ends_training_after_a_save(long_table, tmp_path):
         os.close(ours)
         assert process.wait(300) == 128 + signal.SIGHUP
     assert 20 < n_tasks_read(checkpoint) < 6000
-    assert run_training(long_table, checkpoint, "--allow-repeats") == whole
+    assert run_training(long_table, checkpoint, "--allow-repeats", *SLOW) == whole
 
 
 def test_hangup_is_ignored_under_nohup(long_table, tmp_path):
@@ -278,7 +281,7 @@ def test_hangup_is_ignored_under_nohup(long_table, tmp_path):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     checkpoint = tmp_path / "c.npz"
-    arguments = command(long_table, checkpoint)
+    arguments = command(long_table, checkpoint, *SLOW)
     with started(arguments, preexec_fn=ignore, **PIPES) as process:
         wait_for(checkpoint.exists, process)
         process.send_signal(signal.SIGHUP)
@@ -297,16 +300,20 @@ def test_repeated_hangup_does_not_interrupt(capfd):
     assert capfd.readouterr().err == ""
 
 
-def fail_at(monkeypatch, n_tasks, error):
+LEARNERS = {"bayes": ltl.BayesLTL, "online": ltl.OnlineLTLPath}
+
+
+def fail_at(monkeypatch, learner, n_tasks, error):
     """Let learning fail after a number of tasks."""
-    learn = ltl.OnlineLTLPath.partial_fit
+    owner = LEARNERS[learner]
+    learn = owner.partial_fit
 
     def partial_fit(self, X, y):
         if getattr(self, "_run", None) is not None and self.n_tasks_seen_ == n_tasks:
             raise error
         return learn(self, X, y)
 
-    monkeypatch.setattr(ltl.OnlineLTLPath, "partial_fit", partial_fit)
+    monkeypatch.setattr(owner, "partial_fit", partial_fit)
 
 
 def test_save_that_fails_after_a_failure_keeps_the_last_one(table, tmp_path, monkeypatch, capsys):
@@ -318,7 +325,7 @@ def test_save_that_fails_after_a_failure_keeps_the_last_one(table, tmp_path, mon
     def write(*_):
         raise MemoryError
 
-    fail_at(monkeypatch, 57, MemoryError())
+    fail_at(monkeypatch, "bayes", 57, MemoryError())
     monkeypatch.setattr(train, "write_checkpoint", write)
     assert cli.main(train_arguments(table, checkpoint)) == 2
     line = capsys.readouterr().err.splitlines()[-1]
@@ -327,35 +334,43 @@ def test_save_that_fails_after_a_failure_keeps_the_last_one(table, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("learner", "error", "message"),
     [
-        (MemoryError(), "out of memory. {} holds all tasks before it."),
-        (MemoryError("Unable to allocate"), "Unable to allocate. {} holds all tasks before it."),
-        (OSError(errno.EIO, "Input/output error", "disk"), "disk: Input/output error"),
-        (RuntimeError("can't start new thread"), None),
+        ("bayes", MemoryError(), "out of memory. {} holds all tasks before it."),
+        ("online", MemoryError("No space"), "No space. {} holds all tasks before it."),
+        ("bayes", OSError(errno.EIO, "Input/output error", "disk"), "disk: Input/output error"),
+        ("bayes", RuntimeError("can't start new thread"), None),
+        ("online", RuntimeError("can't start new thread"), None),
     ],
 )
-def test_every_failure_ends_with_a_save(table, tmp_path, monkeypatch, capsys, error, message):
-    whole, checkpoint = run_training(table, tmp_path / "whole.npz"), tmp_path / "c.npz"
+def test_every_failure_ends_with_a_save(
+    table, tmp_path, monkeypatch, capsys, learner, error, message
+):
+    options = "--learner", learner
+    whole, checkpoint = run_training(table, tmp_path / "whole.npz", *options), tmp_path / "c.npz"
     with monkeypatch.context() as patch:
-        fail_at(patch, 57, error)
+        fail_at(patch, learner, 57, error)
+        arguments = train_arguments(table, checkpoint, *options)
         if message is None:
             with pytest.raises(RuntimeError, match="can't start new thread"):
-                cli.main(train_arguments(table, checkpoint))
+                cli.main(arguments)
         else:
-            assert cli.main(train_arguments(table, checkpoint)) == 2
+            assert cli.main(arguments) == 2
             line = capsys.readouterr().err.splitlines()[-1]
             assert line == f"fastltl train: {message.format(checkpoint)}"
-    assert n_tasks_read(checkpoint) == 77
+    assert n_tasks_read(checkpoint) == (77 if learner == "online" else 57)
     assert run_training(table, checkpoint) == whole
 
 
-def test_half_learned_task_is_not_saved(table, tmp_path, monkeypatch, capsys):
-    """Memory may run out when some candidates have taken their step and others have not."""
-    whole, checkpoint = run_training(table, tmp_path / "whole.npz"), tmp_path / "c.npz"
-    learn = ltl.OnlineLTLPath._take_step
+@pytest.mark.parametrize(("learner", "n_saved"), [("bayes", 50), ("online", 71)])
+def test_half_learned_task_is_not_saved(table, tmp_path, monkeypatch, capsys, learner, n_saved):
+    """Memory may run out when a part of the state, or some of the candidates, are updated."""
+    options, checkpoint = ("--learner", learner), tmp_path / "c.npz"
+    whole = run_training(table, tmp_path / "whole.npz", *options)
+    owner = LEARNERS[learner]
+    learn = owner._learn
 
-    def take_step(self, run, X, y):
+    def fail(self, run, X, y):
         if run.n_tasks == 57:
             learn(self, run, X, y)
             run.state.records["n_tasks"][3:] -= 1
@@ -363,12 +378,12 @@ def test_half_learned_task_is_not_saved(table, tmp_path, monkeypatch, capsys):
         return learn(self, run, X, y)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ltl.OnlineLTLPath, "_take_step", take_step)
-        assert cli.main(train_arguments(table, checkpoint, "--every", 10)) == 2
+        patch.setattr(owner, "_learn", fail)
+        assert cli.main(train_arguments(table, checkpoint, "--every", 10, *options)) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"fastltl train: out of memory. {checkpoint} holds 71 tasks before it."
+        f"fastltl train: out of memory. {checkpoint} holds {n_saved} tasks before it."
     )
-    assert n_tasks_read(checkpoint) == 71
+    assert n_tasks_read(checkpoint) == n_saved
     assert run_training(table, checkpoint) == whole
 
 
@@ -395,7 +410,7 @@ def test_interrupted_save_keeps_the_old_checkpoint(table, tmp_path, monkeypatch,
 def test_signal_while_tasks_are_read_again(table, tmp_path, monkeypatch, capsys):
     """A training that resumes reads all tasks up to its position, but stops on a signal."""
     before = run_training(table, tmp_path / "c.npz")
-    monkeypatch.setattr(train, "compile_kernels", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(train, "compile_kernels", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     monkeypatch.setattr(train.Training, "_count", None)
     assert cli.main(train_arguments(table, tmp_path / "c.npz")) == 130
     assert "interrupted; run the same command to resume" in capsys.readouterr().err
@@ -480,7 +495,7 @@ def test_signal_ends_a_reader_that_hangs(table, tmp_path, moment):
         _, err = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM
     assert b"ended without a save, since reading does not end\n" in err
-    assert n_tasks_read(checkpoint) == 91
+    assert n_tasks_read(checkpoint) == 100
 
 
 def test_signal_ends_a_reader_that_hangs_though_nobody_reads_the_messages(table, tmp_path):
@@ -527,7 +542,7 @@ LITTLE_MEMORY = """
 import resource, sys
 import pyarrow.compute, pyarrow.csv, pyarrow.parquet
 from fastltl import cli, train
-train.compile_kernels()
+train.compile_kernels("bayes")
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]) * 2**20,) * 2)

@@ -21,8 +21,11 @@ from tqdm import tqdm
 import fastltl as ltl
 from fastltl import cli, train
 from fastltl.io import checkpoints
+from fastltl.io.streams import TaskStream
 
 pytestmark = pytest.mark.slow
+
+LEARNERS = ["bayes", "online"]
 
 environment = ltl.datasets.make_environment(n_features=4, noise=0.1, random_state=0)
 TASKS = environment.tasks(150, n_samples=5)
@@ -47,20 +50,73 @@ def train_arguments(table, checkpoint, *options):
     return [*arguments, "--checkpoint", str(checkpoint), *map(str, options)]
 
 
+def read_rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def run_training(table, checkpoint, *options):
     """Train, and return the bytes of the checkpoint."""
     assert cli.main(train_arguments(table, checkpoint, *options)) == 0
     return checkpoint.read_bytes()
 
 
-def test_train_fits_a_path_to_all_but_the_validation_tasks(table, tmp_path, capsys):
-    run_training(table, tmp_path / "c.npz", "--validation", 30)
+def state_of(checkpoint):
+    """Return the bits of what a checkpoint has learned."""
+    return checkpoints.read_checkpoint(checkpoint).state["run"]
+
+
+def assert_same_state(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert np.array_equal(value, other[name]), name
+
+
+def test_train_learns_a_prior_from_all_tasks(table, tmp_path, capsys):
+    run_training(table, tmp_path / "c.npz")
     learner = ltl.load(tmp_path / "c.npz")
-    tasks = ltl.open_stream(table, task="store", target="sales")
-    kept = ltl.TaskSet(list(tasks)[:30]).split_samples(0.5, random_state=0)
-    path = ltl.OnlineLTLPath(validation=kept, fit_intercept=True).fit(list(tasks)[30:])
-    assert np.array_equal(learner.representations_, path.representations_)
-    assert np.array_equal(learner.scores_, path.scores_)
+    stream = ltl.open_stream(table, task="store", target="sales")
+    assert_same_state(learner._run.checkpoint(), ltl.BayesLTL().fit(stream)._run.checkpoint())
+    assert list(learner.feature_names_in_) == [*"abcd"]
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "Learned from 150 tasks; expected squared error on a row of a new task, given its other "
+        f"rows: {learner.loo_error_:.3g}.",
+        f"Saved: {tmp_path / 'c.npz'}",
+    ]
+    assert "task/s" in err
+    assert f"error={learner.loo_error_:.3g}" in err
+    assert "Note" not in err
+
+
+def test_train_with_half_life_without_intercept(table, tmp_path):
+    options = "--half-life", 20, "--no-intercept", "--drop", "b", "d"
+    run_training(table, tmp_path / "c.npz", *options)
+    learner = ltl.load(tmp_path / "c.npz")
+    tasks = [(X[:, [0, 2]], y) for X, y in ltl.open_stream(table, task="store", target="sales")]
+    wanted = ltl.BayesLTL(fit_intercept=False, half_life=20).fit(tasks)
+    assert_same_state(learner._run.checkpoint(), wanted._run.checkpoint())
+    assert list(learner.feature_names_in_) == ["a", "c"]
+
+
+def scaled_tasks(table, n_kept):
+    """Return the tasks of a table in units of the deviations of the first ones, and these."""
+    tasks = list(ltl.open_stream(table, task="store", target="sales"))
+    scale = np.std(np.concatenate([X for X, _ in tasks[:n_kept]]), axis=0)
+    return [(X / scale, y) for X, y in tasks], scale
+
+
+def test_train_fits_a_path_to_all_but_the_validation_tasks(table, tmp_path, capsys):
+    run_training(table, tmp_path / "c.npz", "--learner", "online", "--validation", 30)
+    with pytest.warns(UserWarning, match="trained on features in units of their deviations"):
+        learner = ltl.load(tmp_path / "c.npz")
+    tasks, scale = scaled_tasks(table, 30)
+    found = checkpoints.read_checkpoint(tmp_path / "c.npz").position["scale"]
+    assert np.allclose(found, scale, rtol=1e-12)
+    kept = ltl.TaskSet(tasks[:30]).split_samples(0.5, random_state=0)
+    path = ltl.OnlineLTLPath(validation=kept, fit_intercept=True).fit(tasks[30:])
+    assert np.allclose(learner.representations_, path.representations_, rtol=1e-6, atol=1e-9)
+    assert np.allclose(learner.scores_, path.scores_, rtol=1e-6)
     assert list(learner.feature_names_in_) == [*"abcd"]
     progress = path.progress_summary()
     out, err = capsys.readouterr()
@@ -72,29 +128,100 @@ def test_train_fits_a_path_to_all_but_the_validation_tasks(table, tmp_path, caps
     assert "mse=" in err
 
 
-def test_result_does_not_depend_on_how_often_it_saves(table, tmp_path):
-    once = run_training(table, tmp_path / "once.npz")
-    assert run_training(table, tmp_path / "often.npz", "--every", 7) == once
+def test_units_do_not_matter_to_either_learner(tmp_path):
+    """Features on scales a million apart give the same predictions, and weights in their units."""
+    factors = np.array([1e-3, 1.0, 1e3, 7.0])
+    weights, predictions = {}, {}
+    for learner in LEARNERS:
+        for name, unit in (("plain", np.ones(4)), ("mixed", factors)):
+            tasks = [(X * unit, y) for X, y in TASKS]
+            table = write_table(tmp_path / f"{name}.csv", tasks)
+            checkpoint, out = tmp_path / f"{learner}-{name}.npz", tmp_path / f"{learner}-{name}"
+            run_training(table, checkpoint, "--learner", learner)
+            assert cli.main(["adapt", str(checkpoint), str(table), "--out", str(out)]) == 0
+            rows = read_rows(out / "predictions.csv")
+            predictions[name] = [float(row["prediction"]) for row in rows]
+            rows = read_rows(out / "weights.csv")
+            weights[name] = np.array([[float(row[column]) for column in "abcd"] for row in rows])
+        assert np.allclose(predictions["plain"], predictions["mixed"], rtol=1e-4, atol=1e-6)
+        assert np.allclose(weights["plain"], weights["mixed"] * factors, rtol=1e-4, atol=1e-6)
 
 
-def test_train_resumes_when_tasks_were_added(tmp_path, table, capsys):
-    whole = run_training(table, tmp_path / "whole.npz")
+def test_constant_features_keep_their_scale(tmp_path):
+    tasks = [(np.column_stack([X[:, :3], np.full(5, 0.1)]), y) for X, y in TASKS]
+    table, checkpoint = write_table(tmp_path / "t.csv", tasks), tmp_path / "c.npz"
+    run_training(table, checkpoint, "--learner", "online")
+    scale = checkpoints.read_checkpoint(checkpoint).position["scale"]
+    assert scale[3] == 1.0
+    assert (scale[:3] != 1.0).all()
+
+
+def test_best_lam_at_the_edge_is_noted(tmp_path, capsys):
+    noise = [(X, np.random.default_rng(i).normal(size=5)) for i, (X, _) in enumerate(TASKS)]
+    table, checkpoint = write_table(tmp_path / "t.csv", noise), tmp_path / "c.npz"
+    for _ in range(2):  # also when it resumes
+        before = run_training(table, checkpoint, "--learner", "online")
+        notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Note")]
+        assert len(notes) == 1
+        assert re.fullmatch(r"Note: the best lam, 1e\+03, is at the edge of the cand.*", notes[0])
+    assert checkpoint.read_bytes() == before
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_result_does_not_depend_on_how_often_it_saves(table, tmp_path, learner):
+    once = run_training(table, tmp_path / "once.npz", "--learner", learner)
+    often = run_training(table, tmp_path / "often.npz", "--every", 7, "--learner", learner)
+    assert often == once
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_train_resumes_when_tasks_were_added(tmp_path, table, capsys, learner):
+    """A training that resumes has the learner of its checkpoint, unless another is asked for."""
+    whole = run_training(table, tmp_path / "whole.npz", "--learner", learner)
     checkpoint = tmp_path / "c.npz"
-    run_training(write_table(table, TASKS[:70]), checkpoint)
+    run_training(write_table(table, TASKS[:70]), checkpoint, "--learner", learner)
     assert run_training(write_table(table, TASKS), checkpoint) == whole
     assert "Resuming after 70 tasks" in capsys.readouterr().out
-    assert run_training(table, checkpoint) == whole  # no new tasks
+    assert run_training(table, checkpoint, "--learner", learner) == whole  # no new tasks
     assert checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"] == 150
 
 
-def test_train_with_one_lam_without_intercept(table, tmp_path):
-    run_training(
-        table, tmp_path / "c.npz", "--lam", "0.01", "--no-intercept", "--features", "a", "c"
-    )
-    learner = ltl.load(tmp_path / "c.npz")
+def test_train_with_one_lam_without_intercept(table, tmp_path, capsys):
+    options = "--lam", "0.01", "--no-intercept", "--features", "a", "c", "--learner", "online"
+    run_training(table, tmp_path / "c.npz", *options)
+    assert "Note" not in capsys.readouterr().err
+    checkpoint = checkpoints.read_checkpoint(tmp_path / "c.npz")
+    learner = checkpoints.restored(checkpoint, "c.npz")
     assert learner.lams_.tolist() == [0.01]
     assert not learner.fit_intercept
     assert list(learner.feature_names_in_) == ["a", "c"]
+
+
+def make_older(checkpoint):
+    """Turn a checkpoint into one of an earlier version, which had neither learners nor scales."""
+    found = checkpoints.read_checkpoint(checkpoint)
+    names = "task", "target", "features", "lam", "validation", "fit_intercept"
+    position = {name: found.position[name] for name in ("n_tasks_read", "n_left_out", "digest")}
+    position["settings"] = {name: found.position["settings"][name] for name in names}
+    checkpoints.write_checkpoint(checkpoint, found._replace(position=position))
+
+
+def test_older_checkpoints_resume_as_online_without_scales(tmp_path, table, monkeypatch):
+    monkeypatch.setattr(train, "_feature_scales", lambda X: np.ones(X.shape[1]))
+    for name, tasks in (("whole", TASKS), ("old", TASKS[:70]), ("asked", TASKS[:70])):
+        run_training(write_table(table, tasks), tmp_path / f"{name}.npz", "--learner", "online")
+    monkeypatch.undo()
+    write_table(table, TASKS)
+    for name, options in (("old", ()), ("asked", ("--learner", "online"))):
+        checkpoint = tmp_path / f"{name}.npz"
+        make_older(checkpoint)
+        assert run_training(table, checkpoint, *options) == (tmp_path / "whole.npz").read_bytes()
+        make_older(checkpoint)
+        assert cli.main(["adapt", str(checkpoint), str(table), "--out", str(tmp_path / name)]) == 0
+    tasks, learner = ltl.open_stream(table, "store", "sales"), ltl.load(tmp_path / "old.npz")
+    model = learner.adapt(*next(iter(tasks)))
+    row = read_rows(tmp_path / "old" / "weights.csv")[0]
+    assert np.allclose([float(row[name]) for name in "abcd"], model.coef_, rtol=1e-9)
 
 
 def bad_table(tmp_path):
@@ -104,62 +231,104 @@ def bad_table(tmp_path):
     return write_table(tmp_path / "bad.csv", tasks)
 
 
-def test_bad_task_keeps_the_tasks_before_it(tmp_path, capsys):
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_bad_task_keeps_the_tasks_before_it(tmp_path, capsys, learner):
     path, checkpoint = bad_table(tmp_path), tmp_path / "c.npz"
     message = (
         f"fastltl train: task 's60': column 'b' must hold finite numbers, got no number in row 303 "
-        f"of {path}; correct it, or leave the column out of features. {checkpoint} holds all tasks "
-        "before it."
+        f"of {path}"
     )
     for _ in range(2):
-        assert cli.main(train_arguments(path, checkpoint)) == 2
-        assert capsys.readouterr().err.splitlines()[-1] == message
+        assert cli.main(train_arguments(path, checkpoint, "--learner", learner)) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(message)
+        assert line.endswith(f". {checkpoint} holds all tasks before it.")
         assert checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"] == 60
     assert run_training(write_table(path, TASKS), checkpoint) == run_training(
-        path, tmp_path / "whole.npz"
+        path, tmp_path / "whole.npz", "--learner", learner
     )
 
 
-def test_bad_tasks_can_be_skipped(tmp_path, capsys):
+@pytest.mark.parametrize(("learner", "n_learned"), [("bayes", 148), ("online", 128)])
+def test_bad_tasks_can_be_skipped(tmp_path, capsys, learner, n_learned):
     path, good = bad_table(tmp_path), [TASKS[i] for i in range(150) if i not in (60, 80)]
-    run_training(path, tmp_path / "c.npz", "--skip-bad")
+    run_training(path, tmp_path / "c.npz", "--skip-bad", "--learner", learner)
     out, err = capsys.readouterr()
-    assert "Learned from 128 tasks, skipped 2; validation" in out
+    assert f"Learned from {n_learned} tasks, skipped 2; " in out
     assert "skipped: task 's60': column 'b' must hold finite numbers" in err
     assert "skipped: task 's80': X and y must not be so large" in err
-    run_training(write_table(tmp_path / "good.csv", good), tmp_path / "good.npz")
-    found, wanted = ltl.load(tmp_path / "c.npz"), ltl.load(tmp_path / "good.npz")
-    assert np.array_equal(found.representations_, wanted.representations_)
+    good_table = write_table(tmp_path / "good.csv", good)
+    run_training(good_table, tmp_path / "good.npz", "--learner", learner)
+    assert_same_state(state_of(tmp_path / "c.npz"), state_of(tmp_path / "good.npz"))
+
+
+@pytest.mark.parametrize(
+    ("learner", "options", "message"),
+    [
+        ("online", ["--lam", "0.1"], r"lam must be None, as in .*c.npz, got 0.1"),
+        ("online", ["--validation", "5"], r"validation must be 20, .* got 5"),
+        ("online", ["--validation", "9" * 30], "must be a whole number from 1 up, got '999"),
+        ("online", ["--lam", "nan"], "must be a positive number, got 'nan'"),
+        ("online", ["--learner", "bayes"], "learner must be 'online', as in .*c.npz, got 'bayes'"),
+        (
+            "online",
+            ["--half-life", "9"],
+            "--half-life goes with --learner bayes only, got --half-life 9.0 with --learner online",
+        ),
+        ("bayes", ["--learner", "online"], "learner must be 'bayes', as in .*c.npz, got 'online'"),
+        ("bayes", ["--learner", "batch"], "--learner: invalid choice: 'batch'"),
+        ("bayes", ["--lam", "0.1"], "--lam goes with --learner online only, got --lam 0.1 with"),
+        ("bayes", ["--validation", "5"], "--validation goes with --learner online only"),
+        ("bayes", ["--half-life", "9"], r"half_life must be None, as in .*c.npz, got 9.0"),
+        ("bayes", ["--half-life", "0"], "must be a positive number, got '0'"),
+        ("bayes", ["--no-intercept"], r"fit_intercept must be True, .* got False"),
+        ("bayes", ["--features", "a"], r"features must be None, as in .*c.npz, got \('a',\)"),
+        ("bayes", ["--drop", "a"], r"drop must be \(\), as in .*c.npz, got \('a',\)"),
+        ("bayes", ["--target", "store"], "target must be 'sales', as in .*c.npz, got 'store'"),
+        ("bayes", ["--every", "0"], "must be a whole number from 1 up, got '0'"),
+        ("bayes", ["--checkpoint", "."], r"must be a file, got the folder '\.'"),
+        ("bayes", ["--checkpoint", "no/c.npz"], "folder 'no' does not exist"),
+    ],
+)
+def test_changed_options_are_reported_in_one_line(
+    table, tmp_path, capsys, learner, options, message
+):
+    checkpoint = tmp_path / "c.npz"
+    before = run_training(table, checkpoint, "--learner", learner)
+    capsys.readouterr()
+    line = failed_line([*train_arguments(table, checkpoint), *options], capsys)
+    assert line.startswith("fastltl train: ")
+    assert re.search(message, line)
+    assert checkpoint.read_bytes() == before
+
+
+def failed_line(arguments, capsys):
+    """Run a command that fails with status 2; return its line."""
+    try:
+        status = cli.main(arguments)
+    except SystemExit as error:
+        status = error.code
+    assert status == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--lam", "0.1"], r"lam must be None, as in .*c.npz, got 0.1"),
-        (["--validation", "5"], r"validation must be 20, .* got 5"),
-        (["--validation", "9" * 30], "must be a whole number from 1 up, got '999"),
-        (["--no-intercept"], r"fit_intercept must be True, .* got False"),
-        (["--features", "a"], r"features must be None, as in .*c.npz, got \('a',\)"),
-        (["--every", "0"], "must be a whole number from 1 up, got '0'"),
-        (["--lam", "nan"], "must be a positive number, got 'nan'"),
+        (["--lam", "0.1"], "--lam goes with --learner online only, got --lam 0.1 with --learner b"),
+        (["--learner", "bayes", "--validation", "5"], "--validation goes with --learner online o"),
+        (["--learner", "online", "--half-life", "9"], "--half-life goes with --learner bayes only"),
         (["--target", "store"], "task, target and features must differ, got 'store' twice"),
-        (["--checkpoint", "."], r"must be a file, got the folder '\.'"),
-        (["--checkpoint", "no/c.npz"], "folder 'no' does not exist"),
+        (["--drop", "gone"], "drop must name a column of"),
+        (["--drop", "a", "--features", "a"], "task, target, features and drop must differ"),
     ],
 )
-def test_changed_options_are_reported_in_one_line(table, tmp_path, capsys, options, message):
-    checkpoint = tmp_path / "c.npz"
-    before = run_training(table, checkpoint)
-    capsys.readouterr()
-    try:
-        status = cli.main([*train_arguments(table, checkpoint), *options])
-    except SystemExit as error:
-        status = error.code
-    assert status == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("fastltl train: ")
-    assert re.search(message, line)
-    assert checkpoint.read_bytes() == before
+def test_wrong_options_write_nothing(table, tmp_path, capsys, options, message):
+    arguments = [*train_arguments(table, tmp_path / "c.npz"), *options]
+    assert message in failed_line(arguments, capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
 def test_changed_stream_is_an_error(table, tmp_path, capsys):
@@ -170,44 +339,123 @@ def test_changed_stream_is_an_error(table, tmp_path, capsys):
     for tasks, first in ((TASKS[:50], 0), (TASKS, 1), (longer, 0), (changed, 0)):
         assert cli.main(train_arguments(write_table(table, tasks, first), checkpoint)) == 2
         assert "must begin with the 150 tasks that" in capsys.readouterr().err
-    ltl.OnlineLTL().fit(TASKS).save(checkpoint)
-    assert cli.main(train_arguments(write_table(table, TASKS), checkpoint)) == 2
-    assert "must be a checkpoint of fastltl train, got another" in capsys.readouterr().err
+    for learner in (ltl.OnlineLTL(), ltl.BayesLTL()):
+        learner.fit(TASKS).save(checkpoint)
+        assert cli.main(train_arguments(write_table(table, TASKS), checkpoint)) == 2
+        assert "must be a checkpoint of fastltl train, got another" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("value", [None, "x", [], {}, -1, 2**70, 0.5, True])
-@pytest.mark.parametrize("name", ["settings", "n_tasks_read", "n_left_out", "digest"])
+FORGED = [None, "x", [], {}, -1, 2**70, 0.5, True]
+POSITIONS = {
+    "settings": FORGED,
+    "n_tasks_read": FORGED,
+    "n_left_out": FORGED,
+    "digest": FORGED,
+    "encoding": [
+        "x",
+        {},
+        1,
+        [["a", None]],
+        [["a", None], ["a", None]],
+        [["a"]],
+        [[1, None]],
+        [["a", 1]],
+        [["a", "text"]],
+        [["a", [1]]],
+        [None],
+    ],
+    "scale": [
+        "x",
+        1.0,
+        [1.0] * 4,
+        np.ones(3),
+        np.zeros(4),
+        -np.ones(4),
+        np.full(4, np.nan),
+        np.ones(4, dtype=np.int64),
+        np.ones((4, 1)),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in POSITIONS.items() for value in values]
+)
 def test_forged_positions_are_refused(table, tmp_path, capsys, name, value):
+    checkpoint = tmp_path / "c.npz"
+    run_training(table, checkpoint, "--learner", "online" if name == "scale" else "bayes")
+    found = checkpoints.read_checkpoint(checkpoint)
+    position = found.position | {name: value}
+    checkpoints.write_checkpoint(checkpoint, found._replace(position=position))
+    before = checkpoint.read_bytes()
+    capsys.readouterr()
+    line = failed_line(train_arguments(table, checkpoint), capsys)
+    assert line.startswith("fastltl train: ")
+    assert checkpoint.read_bytes() == before
+    if name in ("encoding", "scale") or (name == "settings" and not isinstance(value, dict)):
+        arguments = ["adapt", str(checkpoint), str(table), "--out", str(tmp_path / "out")]
+        assert failed_line(arguments, capsys).startswith("fastltl adapt: ")
+
+
+@pytest.mark.parametrize("value", [None, 1, "batch", "online", ["bayes"]])
+def test_forged_learners_are_refused(table, tmp_path, capsys, value):
     checkpoint = tmp_path / "c.npz"
     run_training(table, checkpoint)
     found = checkpoints.read_checkpoint(checkpoint)
-    checkpoints.write_checkpoint(
-        checkpoint, found._replace(position=found.position | {name: value})
-    )
-    before = checkpoint.read_bytes()
+    settings = found.position["settings"] | {"learner": value}
+    position = found.position | {"settings": settings}
+    checkpoints.write_checkpoint(checkpoint, found._replace(position=position))
     capsys.readouterr()
-    status = cli.main(train_arguments(table, checkpoint))
-    lines = capsys.readouterr().err.splitlines()
-    assert status == 2
-    assert lines[-1].startswith("fastltl train: ")
-    assert checkpoint.read_bytes() == before
-    if name == "settings" and not isinstance(value, dict):
-        arguments = ["adapt", str(checkpoint), str(table), "--out", str(tmp_path / "out")]
-        assert cli.main(arguments) == 2
-        assert "settings is a" in capsys.readouterr().err
+    line = failed_line(train_arguments(table, checkpoint), capsys)
+    assert re.search("a checkpoint of fastltl train", line)
+
+
+def test_warnings_of_the_reader_are_printed_once(table, tmp_path, monkeypatch, capsys):
+    read = TaskStream.tasks
+
+    def tasks(self, hold_back=False):
+        for task in read(self):
+            warnings.warn("column 'a' has the new category '\x1b[2J'", stacklevel=2)
+            yield task
+
+    monkeypatch.setattr(TaskStream, "tasks", tasks)
+    run_training(table, tmp_path / "c.npz")
+    adapting = ["adapt", str(tmp_path / "c.npz"), str(table), "--out", str(tmp_path / "out")]
+    for run in (lambda: None, lambda: cli.main(adapting)):
+        run()
+        lines = re.split(r"[\r\n]+", capsys.readouterr().err)
+        notes = [line for line in lines if line.startswith("Note")]
+        assert notes == [r"Note: column 'a' has the new category '\x1b[2J'"]
+
+
+def test_columns_of_any_name_are_recorded(tmp_path):
+    """Names that begin with $ mark types in the header of a checkpoint."""
+    table, checkpoint = tmp_path / "t.csv", tmp_path / "c.npz"
+    lines = write_table(table, TASKS).read_text().splitlines()
+    table.write_text("\n".join(["store,$array,b,$tuple,,sales", *lines[1:], ""]))
+    whole = run_training(table, checkpoint)
+    assert run_training(table, checkpoint) == whole
+    assert cli.main(["adapt", str(checkpoint), str(table), "--out", str(tmp_path / "out")]) == 0
+    assert list(read_rows(tmp_path / "out" / "weights.csv")[0])[4:6] == ["$array", "$array_se"]
 
 
 def test_too_few_tasks(tmp_path, capsys):
     checkpoint = tmp_path / "c.npz"
-    assert cli.main(train_arguments(write_table(tmp_path / "t.csv", TASKS[:20]), checkpoint)) == 2
+    online = "--learner", "online"
+    table = write_table(tmp_path / "t.csv", TASKS[:20])
+    assert cli.main(train_arguments(table, checkpoint, *online)) == 2
     assert "must have more than the 20 tasks kept for validation, got 20" in (
         capsys.readouterr().err
     )
     singles = [(X[:1], y[:1]) for X, y in TASKS]
-    assert cli.main(train_arguments(write_table(tmp_path / "t.csv", singles), checkpoint)) == 2
+    write_table(table, singles)
+    assert cli.main(train_arguments(table, checkpoint, *online)) == 2
     assert "the first 20 tasks, kept for validation, need one with two samples, got none in 20" in (
         capsys.readouterr().err
     )
+    table.write_text("store,a,b,c,d,sales\nx,1,2,3,4,5\nx,2,2,3,4,5\n\n"[:-2])  # no newline
+    assert cli.main(train_arguments(table, checkpoint)) == 2
+    assert "t.csv must have a task that can be learned, got none in 0" in capsys.readouterr().err
     assert not checkpoint.exists()
 
 
@@ -228,20 +476,20 @@ def fork_command(arguments):
     return child
 
 
-def test_killed_training_resumes_with_the_same_bits(table, tmp_path):
-    """Send SIGKILL at 50 random times, some during a save, and resume each time."""
-    whole = run_training(table, tmp_path / "whole.npz")
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_killed_training_resumes_with_the_same_bits(table, tmp_path, learner):
+    """Send SIGKILL at 25 random times, some during a save, and resume each time."""
+    whole = run_training(table, tmp_path / "whole.npz", "--learner", learner)
     rng = random.Random(0)
     began = time.perf_counter()
-    run_training(table, tmp_path / "timed.npz", "--every", 1)
+    run_training(table, tmp_path / "timed.npz", "--every", 1, "--learner", learner)
     seconds = time.perf_counter() - began
     n_killed = n_within_save = 0
-    while n_killed < 50:
+    while n_killed < 25:
         checkpoint = tmp_path / f"killed-{n_killed}.npz"
         for _ in range(1000):
-            child = fork_command(
-                train_arguments(table, checkpoint, "--every", rng.choice([1, 2, 10]))
-            )
+            options = "--every", rng.choice([1, 2, 10]), "--learner", learner
+            child = fork_command(train_arguments(table, checkpoint, *options))
             time.sleep(rng.uniform(0.0, seconds / 2))
             os.kill(child, signal.SIGKILL)
             if os.waitpid(child, 0)[1] == 0:
@@ -254,12 +502,15 @@ def test_killed_training_resumes_with_the_same_bits(table, tmp_path):
 
 
 @pytest.mark.usefixtures("default_hangup")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_stops_training_after_a_save(tmp_path, number):
+@pytest.mark.parametrize(
+    ("learner", "number"),
+    [("online", signal.SIGINT), ("bayes", signal.SIGTERM), ("bayes", signal.SIGHUP)],
+)
+def test_signal_stops_training_after_a_save(tmp_path, learner, number):
     """The command finishes the current task, saves and exits."""
     table, checkpoint = write_table(tmp_path / "t.csv", list(TASKS) * 40), tmp_path / "c.npz"
     command = [sys.executable, "-m", "fastltl", *train_arguments(table, checkpoint, "--every", 10)]
-    command.append("--allow-repeats")
+    command += ["--allow-repeats", "--learner", learner]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:
         while not checkpoint.exists() and process.poll() is None:
@@ -270,7 +521,8 @@ def test_signal_stops_training_after_a_save(tmp_path, number):
     assert "Stopped before the end: run the same command to resume." in err.splitlines()
     assert "Traceback" not in err
     n_read = checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"]
-    assert f"Learned from {n_read - 20} tasks; validation: lam " in out
+    n_kept = 20 if learner == "online" else 0
+    assert f"Learned from {n_read - n_kept} tasks; " in out
     assert 0 < n_read < 6000
 
 
@@ -283,7 +535,7 @@ def test_second_signal_interrupts():
 
 
 def test_signal_before_the_first_task(table, tmp_path, monkeypatch, capsys):
-    def compile_kernels():
+    def compile_kernels(learner):
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(train, "compile_kernels", compile_kernels)
@@ -303,7 +555,7 @@ sys.exit(cli.main(sys.argv[2:]))
 def test_full_disk_keeps_the_old_checkpoint(tmp_path):
     """Resume with more tasks when the disk has no space for the larger checkpoint."""
     table, checkpoint = write_table(tmp_path / "t.csv", TASKS[:50]), tmp_path / "c.npz"
-    before = run_training(table, checkpoint)
+    before = run_training(table, checkpoint, "--learner", "online")
     write_table(table, TASKS)
     command = [sys.executable, "-c", FULL, "5000", *train_arguments(table, checkpoint)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -316,10 +568,10 @@ def test_full_disk_keeps_the_old_checkpoint(tmp_path):
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_adapt_writes_weights_and_predictions(table, tmp_path, capsys):
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_adapt_writes_weights_and_predictions(table, tmp_path, capsys, learner):
     checkpoint = tmp_path / "c.npz"
-    run_training(table, checkpoint)
-    learner = ltl.load(checkpoint)
+    run_training(table, checkpoint, "--learner", learner)
     new = environment.tasks(3, n_samples=6)
     lines = write_table(tmp_path / "new.csv", new, 500).read_text().splitlines()
     lines[2] = lines[2].rpartition(",")[0] + ","  # a row without a target
@@ -330,22 +582,138 @@ def test_adapt_writes_weights_and_predictions(table, tmp_path, capsys):
     out = tmp_path / "out"
     assert cli.main(["adapt", str(checkpoint), str(tmp_path / "new.csv"), "--out", str(out)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "3 tasks, 17 rows with target, 1 without"
-    with (out / "weights.csv").open() as file:
-        weights = list(csv.DictReader(file))
-    with (out / "predictions.csv").open() as file:
-        predictions = list(csv.DictReader(file))
-    assert [row["task"] for row in weights] == ["s500", "s501", "s502"]
+    weights, predictions = read_rows(out / "weights.csv"), read_rows(out / "predictions.csv")
+    assert [(row["task"], row["n_labelled"]) for row in weights] == [
+        ("s500", "5"),
+        ("s501", "6"),
+        ("s502", "6"),
+    ]
     assert [int(row["row"]) for row in predictions] == [*range(1, 19)]
     assert predictions[1]["sales"] == ""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the best lam is at the edge
-        for i, (X, y) in enumerate(new):
-            kept = np.arange(6) != 1 if i == 0 else slice(None)
-            model = learner.adapt(X[kept], y[kept])
-            found = [float(weights[i][name]) for name in ("intercept", *"abcd")]
-            assert np.allclose(found, [model.intercept_, *model.coef_], rtol=1e-12)
-            found = [float(row["prediction"]) for row in predictions[6 * i : 6 * i + 6]]
-            assert np.allclose(found, model.predict(X), rtol=1e-9)
+    found = checkpoints.read_checkpoint(checkpoint)
+    scale, fitted = train.scale_of(found, 4), checkpoints.restored(found, checkpoint)
+    names = ["intercept", *"abcd"]
+    for i, (X, y) in enumerate(new):
+        kept = np.arange(6) != 1 if i == 0 else slice(None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the best lam is at the edge
+            model = fitted.adapt(X[kept] / scale, y[kept])
+        found = [float(weights[i][name]) for name in names]
+        wanted = [model.intercept_, *(model.coef_ / scale)]
+        assert np.allclose(found, wanted, rtol=1e-9)
+        rows = predictions[6 * i : 6 * i + 6]
+        found = [float(row["prediction"]) for row in rows]
+        assert np.allclose(found, model.predict(X / scale), rtol=1e-9)
+        if learner == "online":
+            assert list(rows[0]) == ["task", "row", "sales", "prediction"]
+            assert list(weights[i]) == ["task", "n_labelled", *names]
+            continue
+        found = [float(weights[i][f"{name}_se"]) for name in names]
+        assert np.allclose(found, np.sqrt(np.diag(model.coef_covariance_))[[4, 0, 1, 2, 3]])
+        prediction, std = model.predict(X, return_std=True)
+        for name, sign in (("lower", -1), ("upper", 1)):
+            found = [float(row[name]) for row in rows]
+            assert np.allclose(found, prediction + sign * 1.959964 * std, rtol=1e-5)
+
+
+@pytest.fixture
+def prior(table, tmp_path):
+    checkpoint = tmp_path / "c.npz"
+    run_training(table, checkpoint)
+    return checkpoint
+
+
+def adapt_rows(checkpoint, content, *options):
+    """Adapt to a table; return the rows of both files."""
+    new, out = checkpoint.parent / "new.csv", checkpoint.parent / "out"
+    new.write_text(content)
+    assert cli.main(["adapt", str(checkpoint), str(new), "--out", str(out), *options]) == 0
+    return read_rows(out / "weights.csv"), read_rows(out / "predictions.csv")
+
+
+def test_tasks_without_targets_are_predicted_from_the_prior(prior, capsys):
+    header, row = "store,a,b,c,d,sales\n", "x,.1,.2,.3,.4,\n"
+    weights, predictions = adapt_rows(
+        prior, f"{header}{row}y,.1,.2,.3,.4,5\n{row.replace('x', 'z')}"
+    )
+    assert [row["n_labelled"] for row in weights] == ["0", "1", "0"]
+    learner = ltl.load(prior)
+    prediction, std = learner.predict(np.array([[0.1, 0.2, 0.3, 0.4]]), return_std=True)
+    for row in (predictions[0], predictions[2]):
+        assert row["sales"] == ""
+        assert float(row["prediction"]) == pytest.approx(prediction[0])
+        assert float(row["upper"]) == pytest.approx(prediction[0] + 1.959964 * std[0])
+    assert float(predictions[1]["prediction"]) > prediction[0]  # drawn to the target 5
+    found = [float(weights[0][name]) for name in (*"abcd", "intercept")]
+    assert np.allclose(found, learner.mean_)
+    found = [float(weights[0][f"{name}_se"]) for name in (*"abcd", "intercept")]
+    assert np.allclose(found, np.sqrt(np.diag(learner.covariance_)))
+    assert "Note" not in capsys.readouterr().err
+
+
+def test_a_file_without_a_target_column_is_predicted_from_the_prior(prior, tmp_path, capsys):
+    content = "d,c,b,a,store\n.4,.3,.2,.1,x\n.4,.3,.2,.2,x\n.4,.3,.2,.1,y\n"
+    _, predictions = adapt_rows(prior, content)
+    assert [(row["task"], row["sales"]) for row in predictions] == [("x", ""), ("x", ""), ("y", "")]
+    X = [[0.1, 0.2, 0.3, 0.4], [0.2, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4]]
+    found = [float(row["prediction"]) for row in predictions]
+    assert np.allclose(found, ltl.load(prior).predict(np.array(X)))
+    out, err = capsys.readouterr()
+    assert "2 tasks, 0 rows with target, 3 without" in out
+    notes = [line for line in err.splitlines() if line.startswith("Note")]
+    new = tmp_path / "new.csv"
+    assert notes == [f"Note: {new} has no column 'sales': all rows are predicted from the prior."]
+
+
+def test_a_target_that_is_asked_for_must_be_there(prior, tmp_path, capsys):
+    new = tmp_path / "new.csv"
+    new.write_text("store,a,b,c,d\nx,1,2,3,4\n")
+    arguments = ["adapt", str(prior), str(new), "--target", "sale", "--out", str(tmp_path / "out")]
+    capsys.readouterr()
+    assert "target must name a column of" in failed_line(arguments, capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_saved_prior_needs_no_target(tmp_path, capsys):
+    checkpoint, content = tmp_path / "c.npz", "store,a,b,c,d\nx,.1,.2,.3,.4\n"
+    ltl.BayesLTL(fit_intercept=False).fit(TASKS).save(checkpoint)
+    weights, predictions = adapt_rows(checkpoint, content, "--task", "store")
+    assert list(predictions[0]) == ["task", "row", "prediction", "lower", "upper"]
+    assert (weights[0]["intercept"], weights[0]["intercept_se"]) == ("0.0", "0.0")
+    assert "Note: no target is named: all rows are predicted from" in capsys.readouterr().err
+
+
+def test_level_sets_the_width_of_the_intervals(prior):
+    content = "store,a,b,c,d,sales\nx,.1,.2,.3,.4,.5\nx,.1,.3,.3,.4,\n"
+    widths = {}
+    for level, n_deviations in ((95, 1.959964), (50, 0.6744898), (99.9, 3.290527)):
+        rows = adapt_rows(prior, content, "--level", str(level))[1]
+        widths[level] = [
+            (float(row["upper"]) - float(row["lower"])) / 2 / n_deviations for row in rows
+        ]
+    assert np.allclose(widths[50], widths[95], rtol=1e-6)
+    assert np.allclose(widths[99.9], widths[95], rtol=1e-6)
+
+
+def test_intervals_cover_as_many_targets_as_they_say(table, prior, tmp_path):
+    """Rows without a target, of tasks never seen, with none to four known rows."""
+    new = environment.tasks(400, n_samples=5)
+    lines = write_table(tmp_path / "new.csv", new).read_text().splitlines()
+    given = [
+        line if i % 5 < (i // 5) % 5 else line.rpartition(",")[0] + ","
+        for i, line in enumerate(lines[1:])
+    ]
+    truth = np.concatenate([y for _, y in new])
+    for level in (95, 80):
+        content = "\n".join([lines[0], *given, ""])
+        predictions = adapt_rows(prior, content, "--level", str(level))[1]
+        asked = [i for i, row in enumerate(predictions) if row["sales"] == ""]
+        assert len(asked) == 1200
+        inside = [
+            float(predictions[i]["lower"]) <= truth[i] <= float(predictions[i]["upper"])
+            for i in asked
+        ]
+        assert 100 * np.mean(inside) == pytest.approx(level, abs=3)
 
 
 def test_adapt_with_a_saved_learner(tmp_path, capsys):
@@ -360,31 +728,57 @@ def test_adapt_with_a_saved_learner(tmp_path, capsys):
     assert cli.main([*command, "--target", "sales", "--task", "store"]) == 0
 
 
+HEADER = "store,a,b,c,d,sales\n"
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("learner", "content", "options", "message"),
     [
-        ("store,a,b,c,sales\n", "features must name a column of"),
-        ("store,a,b,c,d,sales\nx,1,2,3,4,\n", "task 'x' must have a row with a target, got none"),
-        ("store,a,b,c,d,sales\nx,1,2,,4,5\n", "task 'x': column 'c' must hold finite numbers"),
-        ("store,a,b,c,d,sales\nx,1,2,3,4,inf\n", "'sales' must hold finite numbers, got inf"),
-        ("store,a,b,c,d,sales\nx,1,2,3,4,1e308\nx,9,2,3,4,-1e308\n", "task 'x': D, X and y must"),
+        ("bayes", "store,a,b,c,sales\n", [], "must name a column of"),
+        ("bayes", HEADER + "x,1,2,,4,5\n", [], "task 'x': column 'c' must hold finite numbers"),
+        ("bayes", HEADER + "x,1,2,3,4,inf\n", [], "'sales' must hold finite numbers, got inf"),
+        (
+            "bayes",
+            HEADER + "x,1,2,3,4,1e308\nx,9,2,3,4,-1e308\n",
+            [],
+            "task 'x': X and y must not be so large",
+        ),
+        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "0"], "between 0 and 100, got '0'"),
+        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "100"], "between 0 and 100, got '100'"),
+        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "high"], "between 0 and 100, got 'high'"),
+        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "nan"], "between 0 and 100, got 'nan'"),
+        ("online", HEADER + "x,1,2,3,4,5\n", ["--level", "90"], "--level needs a BayesLTL, got"),
+        (
+            "online",
+            HEADER + "x,1,2,3,4,\n",
+            [],
+            "task 'x': there must be a row with a target, got none: leave the task out, or train "
+            "with --learner bayes",
+        ),
+        ("online", "store,a,b,c,d\nx,1,2,3,4\n", [], "target must name a column of"),
+        ("online", HEADER + "x,1,2,3,4,1e308\nx,9,2,3,4,-1e308\n", [], "task 'x': D, X and y must"),
     ],
 )
-def test_adapt_reports_bad_tasks(table, tmp_path, capsys, content, message):
+def test_adapt_reports_bad_input(table, tmp_path, capsys, learner, content, options, message):
     checkpoint, new, out = tmp_path / "c.npz", tmp_path / "new.csv", tmp_path / "out"
-    run_training(table, checkpoint)
+    run_training(table, checkpoint, "--learner", learner)
     new.write_text(content)
-    assert cli.main(["adapt", str(checkpoint), str(new), "--out", str(out)]) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    capsys.readouterr()
+    arguments = ["adapt", str(checkpoint), str(new), "--out", str(out), *options]
+    line = failed_line(arguments, capsys)
+    assert line.startswith("fastltl adapt: ")
+    assert message in line
     assert not out.exists() or list(out.iterdir()) == []
 
 
-@pytest.mark.parametrize("learner", [ltl.RepresentationRidge(), ltl.BatchLTL(), ltl.OnlineLTL()])
+@pytest.mark.parametrize(
+    "learner", [ltl.RepresentationRidge(), ltl.BatchLTL(), ltl.OnlineLTL(), ltl.BayesLTL()]
+)
 def test_adapt_needs_a_fitted_learner(tmp_path, capsys, learner):
     learner.save(tmp_path / "c.npz")
     table = write_table(tmp_path / "new.csv", TASKS[:2])
     assert cli.main(["adapt", str(tmp_path / "c.npz"), str(table), "--target", "sales"]) == 2
-    assert "must hold a fitted learner of a representation, got " in capsys.readouterr().err
+    assert "must hold a fitted learner, got " in capsys.readouterr().err
 
 
 def write_folder(path, tasks):
@@ -395,12 +789,21 @@ def write_folder(path, tasks):
 
 
 def test_train_and_adapt_with_a_folder(tmp_path, capsys):
+    """Adapt also takes a table with a column for each feature, and a folder without targets."""
     folder, checkpoint = write_folder(tmp_path / "folder", TASKS[:40]), tmp_path / "c.npz"
     command = ["train", str(folder), "--target", "y", "--checkpoint"]
     assert cli.main([*command, str(checkpoint)]) == 0
     assert list(ltl.load(checkpoint).feature_names_in_) == ["X0", "X1", "X2", "X3"]
     out = ["--out", str(tmp_path / "out")]
     assert cli.main(["adapt", str(checkpoint), str(folder), *out]) == 0
+    unlabelled = tmp_path / "unlabelled"
+    unlabelled.mkdir()
+    np.savez(unlabelled / "x.npz", X=TASKS[0][0])
+    assert cli.main(["adapt", str(checkpoint), str(unlabelled), *out]) == 0
+    assert "1 tasks, 0 rows with target, 5 without" in capsys.readouterr().out
+    (tmp_path / "t.csv").write_text("store,X3,X2,X1,X0,y\na,1,2,3,4,5\n")
+    adapt = ["adapt", str(checkpoint), str(tmp_path / "t.csv"), "--task", "store", *out]
+    assert cli.main(adapt) == 0
     assert cli.main([*command, str(folder / "c.npz")]) == 2
     assert "checkpoint must be outside the folder of the stream" in capsys.readouterr().err
     (folder / "030.npz").unlink()
@@ -429,9 +832,9 @@ def test_labels_of_any_type(tmp_path, kind):
 
 
 def test_overflow_in_validation_tasks(tmp_path, capsys):
-    tasks = [(X * 1e200 if i == 3 else X, y) for i, (X, y) in enumerate(TASKS)]
+    tasks = [(X, y * 1e200 if i == 3 else y) for i, (X, y) in enumerate(TASKS)]
     path, checkpoint = write_table(tmp_path / "t.csv", tasks), tmp_path / "c.npz"
-    assert cli.main(train_arguments(path, checkpoint)) == 2
+    assert cli.main(train_arguments(path, checkpoint, "--learner", "online")) == 2
     assert "the first 20 tasks, kept for validation: D, X and y must not be so large" in (
         capsys.readouterr().err
     )

@@ -129,7 +129,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from fastltl import cli, train
-train.compile_kernels()
+train.compile_kernels("online")
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + 10**9, size + 10**9))
 sys.exit(cli.main(sys.argv[1:]))
@@ -156,7 +156,7 @@ def test_train_reports_a_lack_of_memory_in_one_line(tmp_path):
     columns = {"t": np.repeat(np.arange(4), 2), "y": np.arange(8.0)}
     columns |= {f"x{j}": np.arange(8.0) % (j + 2) for j in range(1500)}
     parquet.write_table(pyarrow.table(columns), path)
-    options = ["--task", "t", "--target", "y", "--validation", "2"]
+    options = ["--task", "t", "--target", "y", "--learner", "online", "--validation", "2"]
     command = ["train", str(path), *options, "--checkpoint", str(checkpoint)]
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, *command],

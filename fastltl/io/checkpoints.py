@@ -11,6 +11,7 @@ import math
 import os
 import secrets
 import stat
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -417,7 +418,14 @@ def load(path: str | PathLike[str]) -> Any:
     >>> model.predict([[2.0]])
     array([4.])
     """
-    return restored(read_checkpoint(path), path)
+    saved = read_checkpoint(path)
+    if saved.position.get("scale") is not None:
+        warnings.warn(
+            f"{path} was trained on features in units of their deviations, so that its learner "
+            "takes no others: solve tasks with 'fastltl adapt', which converts them.",
+            stacklevel=2,
+        )
+    return restored(saved, path)
 
 
 def restored(checkpoint: Checkpoint, path: str | PathLike[str]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -59,9 +59,13 @@ Run = tuple[Hashable, Array, Array, npt.NDArray[np.bool_]]
 def open_stream(
     path: str | PathLike[str],
     task: str | None = None,
-    target: str = "y",
+    target: str | None = "y",
     features: Sequence[str] | None = None,
     repeats: str = "error",
+    *,
+    drop: Sequence[str] = (),
+    encoding: Mapping[str, list[str] | None] | None = None,
+    optional_target: bool = False,
 ) -> TaskStream:
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
@@ -83,6 +87,12 @@ def open_stream(
         The columns, or arrays of one or two dimensions, to learn from; by default all others.
     repeats : {"error", "task"}
         Whether a label that appears again after another task is an error or starts a new task.
+    drop : sequence of str
+        Columns to leave out.
+    encoding : mapping, optional
+        `encoding` of another stream, to read the same columns in the same way.
+    optional_target : bool
+        Whether there may be no target column, or `target` be None: then all targets are missing.
 
     Returns
     -------
@@ -106,7 +116,7 @@ def open_stream(
     path = check_path(path)
     check_choice(repeats, "repeats", ("error", "task"))
     if path.is_dir():
-        return TaskStream(_Folder(path, task, target, features), repeats)
+        return TaskStream(_Folder(path, task, target, features, optional_target), repeats)
     if not path.exists():
         raise FileNotFoundError(2, "No such file or folder", str(path))
     if not path.is_file():
@@ -116,7 +126,9 @@ def open_stream(
     with path.open("rb") as file:
         start = file.read(2**20)
     table = _Parquet if table_format(start, path) == "Parquet" else _CSV
-    return TaskStream(table(path, task, target, features), repeats)
+    if encoding is not None:
+        features, drop = list(encoding), ()
+    return TaskStream(table(path, task, target, features, drop, optional_target), repeats)
 
 
 class TaskStream(TaskSource):
@@ -137,6 +149,16 @@ class TaskStream(TaskSource):
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features."""
         return tuple(self._source.feature_names)
+
+    @property
+    def has_target(self) -> bool:
+        """Whether there is a column of targets; without one all targets are missing."""
+        return self._source.target is not None
+
+    @property
+    def encoding(self) -> dict[str, list[str] | None] | None:
+        """The categories of each feature column, None for numbers; None for a folder."""
+        return None if isinstance(self._source, _Folder) else dict.fromkeys(self.feature_names)
 
     @property
     def n_features(self) -> int:
@@ -232,12 +254,25 @@ class _Table(ABC):
 
     kind: str
 
-    def __init__(self, path: Path, task: str, target: str, features: Sequence[str] | None) -> None:
-        self.path, self.task, self.target = path, task, target
+    def __init__(
+        self,
+        path: Path,
+        task: str,
+        target: str | None,
+        features: Sequence[str] | None,
+        drop: Sequence[str],
+        optional_target: bool,
+    ) -> None:
+        self.path, self.task = path, task
         _check_memory()
         with arrow_errors(path, self.kind), self._open([]) as (names, _):
-            self.feature_names = choose_features(names, path, task, target, features)
-        self.columns = [task, target, *self.feature_names]
+            self.target = target if target in names else None
+            self.feature_names = choose_features(
+                names, path, task, target, features, drop, optional_target
+            )
+        self.columns = [task, *self.feature_names]
+        if self.target is not None:
+            self.columns.append(self.target)
 
     def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
         """Read the runs; a last line without newline is added to `cut`, if given."""
@@ -251,7 +286,9 @@ class _Table(ABC):
                 labels = labels.dictionary_encode("encode")
                 codes = labels.indices.to_numpy(zero_copy_only=False)
                 X = [self._numbers(batch.column(name), name)[0] for name in self.feature_names]
-                y, missing = self._numbers(batch.column(self.target), self.target)
+                y, missing = np.full(len(codes), np.nan), np.ones(len(codes), dtype=bool)
+                if self.target is not None:
+                    y, missing = self._numbers(batch.column(self.target), self.target)
                 names = labels.dictionary.to_pylist()
                 yield from _split_runs(codes, names, np.stack(X, axis=1), y, missing)
                 _check_memory()
@@ -379,16 +416,24 @@ class _Folder:
     """A folder of .npz files."""
 
     def __init__(
-        self, path: Path, task: str | None, target: str, features: Sequence[str] | None
+        self,
+        path: Path,
+        task: str | None,
+        target: str | None,
+        features: Sequence[str] | None,
+        optional_target: bool,
     ) -> None:
-        self.path, self.task, self.target = path, task, target
+        self.path, self.task = path, task
         self.files = sorted(file for file in path.glob("*.npz") if file.is_file())
         if not self.files:
             raise ValueError(f"{path} must hold .npz files, got none.")
         arrays = self._read(self.files[0])
+        self.target = target if target in arrays else None
         # Without a task array the file names are the labels; "" stands for that array.
         names = [*arrays, ""] if task is None else [*arrays]
-        self.features = choose_features(names, self.files[0], task or "", target, features)
+        self.features = choose_features(
+            names, self.files[0], task or "", target, features, (), optional_target
+        )
         self.feature_names = []
         for name in self.features:
             is_matrix = arrays[name].ndim == 2
@@ -412,8 +457,10 @@ class _Folder:
     def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
         for file in self.files:
             arrays = self._read(file)
-            y = self._floats(file, arrays, self.target)
             columns = [self._floats(file, arrays, name) for name in self.features]
+            y = np.full(len(columns[0]), np.nan)
+            if self.target is not None:
+                y = self._floats(file, arrays, self.target)
             if y.ndim != 1 or len(y) == 0 or any(len(column) != len(y) for column in columns):
                 shapes = ", ".join(str(array.shape) for array in (y, *columns))
                 raise ValueError(
