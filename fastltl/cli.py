@@ -148,7 +148,7 @@ def _train(options: argparse.Namespace) -> int:
         if not is_locked:
             wanted = f"make sure that no other process trains {checkpoint}"
             print(f"Note: its file system has no locks: {wanted}.", file=sys.stderr)
-        stream = open_stream(options.stream, *columns, options.repeats)
+        stream = open_stream(options.stream, *columns, options.repeats, drop=options.drop)
         is_compiling = True
         _compile(train.compile_kernels)
         is_compiling = False
@@ -386,6 +386,19 @@ def _lasting_stderr() -> Iterator[None]:
         output.end()
 
 
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Print each warning as a note of one line."""
+
+    def show(message: Warning | str, *details: Any) -> None:
+        print(f"Note: {printable(message)}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "demo": run_demo,
     "compare": run_compare,
@@ -406,7 +419,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
     try:
-        return COMMANDS[options.command](options) or 0
+        with _notes():
+            return COMMANDS[options.command](options) or 0
     except KeyboardInterrupt:
         resumes = options.command in ("reproduce", "train")
         hint = "; run the same command to resume" if resumes else ""

@@ -17,7 +17,7 @@ from naive import ragged_tasks
 from pyarrow import csv, parquet
 
 import fastltl as ltl
-from fastltl.io import streams
+from fastltl.io import streams, tables
 from fastltl.io.tables import CSVRows
 
 TASKS = ragged_tasks(0, 30, 3, (1, 40))
@@ -64,9 +64,9 @@ def written(request, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("block", [1, 300, streams.BLOCK_BYTES])
+@pytest.mark.parametrize("block", [1, 300, tables.BLOCK_BYTES])
 def test_tasks_are_read_whole_and_in_order(written, monkeypatch, block):
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
     stream = written(table_of(TASKS))
     assert stream.feature_names == NAMES
     assert stream.n_features == 3
@@ -134,9 +134,9 @@ def test_bad_number_is_reported_when_its_task_is_read(written, value):
 
 def test_csv_types_do_not_depend_on_the_first_rows(tmp_path, monkeypatch):
     """Neither the numbers nor the labels of a CSV file change type between blocks."""
-    monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 64)
     path = tmp_path / "table.csv"
-    lines = [f"{i // 10},{i},1" for i in range(1000)]
+    lines = [f"{i // 10},{i * i},1" for i in range(1000)]
     path.write_text("\n".join(["task,a,y", *lines, "x, 1.5 ,2", "y,,3", "z,oops,4", ""]))
     *whole, x, y, z = ltl.open_stream(path, task="task", target="y").tasks()
     assert len(whole) == 100
@@ -238,9 +238,9 @@ def test_non_numeric_columns_are_reported(tmp_path):
     path = tmp_path / "table.parquet"
     table = {"task": ["t"], "a": [datetime.date(2020, 1, 1)], "y": [1.0], "l": [[1]]}
     parquet.write_table(pyarrow.table(table), path)
-    with pytest.raises(ValueError, match=r"column 'a' of .* must hold numbers, got date32"):
+    with pytest.raises(ValueError, match=r"column 'a' must hold numbers or text, got dates, times"):
         list(ltl.open_stream(path, task="task", target="y", features=["a"]))
-    with pytest.raises(ValueError, match=r"column 'l' of .* must hold numbers, got list"):
+    with pytest.raises(ValueError, match=r"column 'l' must hold numbers or text, got list"):
         list(ltl.open_stream(path, task="task", target="y", features=["l"]))
     with pytest.raises(ValueError, match="cannot be read as a Parquet table"):
         list(ltl.open_stream(path, task="l", target="y", features=["a"]))
@@ -280,7 +280,7 @@ def test_inconsistent_file_in_a_folder_is_reported(tmp_path, second, message):
 
 def test_csv_with_quoted_newlines_and_the_label_NA(tmp_path, monkeypatch):
     """NA is a label (Namibia), not a missing value."""
-    monkeypatch.setattr(streams, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 256)
     path = tmp_path / "table.csv"
     rows = [f'"NA",{i},"two\nlines",{i}' for i in range(200)]
     path.write_text("\n".join(["task,a,note,y", *rows, "NA ,1_000,x,1"]))
@@ -302,10 +302,10 @@ def test_csv_with_quoted_newlines_and_the_label_NA(tmp_path, monkeypatch):
         ("t,1,2\nu,3,4\nt", None, "u"),  # neither repeats t nor lacks columns
     ],
 )
-@pytest.mark.parametrize("block", [1, streams.BLOCK_BYTES])
+@pytest.mark.parametrize("block", [1, tables.BLOCK_BYTES])
 def test_last_line_without_newline(tmp_path, monkeypatch, block, content, rows, held_back):
     """It is a row, unless the caller holds it back with the task that it may belong to."""
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
     path = tmp_path / "table.csv"
     path.write_bytes(b"task,a,y\n" + content.encode())
     stream = ltl.open_stream(path, task="task", target="y")
@@ -355,9 +355,9 @@ def test_blocks_of_a_csv_file_end_where_rows_do(text, size):
     assert sum(map(len, cut)) == len(content) - ends[-1]
 
 
-@pytest.mark.parametrize("block", [1, 300, streams.BLOCK_BYTES])
+@pytest.mark.parametrize("block", [1, 300, tables.BLOCK_BYTES])
 def test_row_of_a_parse_error_is_that_of_the_file(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
     path = tmp_path / "table.csv"
     path.write_text("task,a,y\n" + "t,1,2\n" * 999 + "t,1\nt,1,2\n")
     message = r"cannot be read as a CSV table: .*Row #1000: Expected 3 columns, got 2: t,1\."
@@ -365,18 +365,18 @@ def test_row_of_a_parse_error_is_that_of_the_file(tmp_path, monkeypatch, block):
         list(ltl.open_stream(path, task="task", target="y").tasks())
 
 
-@pytest.mark.parametrize("block", [1, 50, streams.BLOCK_BYTES])
+@pytest.mark.parametrize("block", [1, 50, tables.BLOCK_BYTES])
 def test_quotes_within_fields_and_a_byte_order_mark(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
     path = tmp_path / "table.csv"
-    rows = "".join(f'{i},5" pipe,"a ""b"" \n,c",{i},1\r\n' for i in range(100))
+    rows = "".join(f'{i // 2},5" pipe,"a ""b"" \n,c",{i},1\r\n' for i in range(200))
     path.write_bytes(b"\xef\xbb\xbf" + ('"task,",note,"more\n",y,a\r\n' + rows).encode())
     stream = ltl.open_stream(path, task="task,", target="y", features=["a"])
     assert [task.label for task in stream.tasks()] == [str(i) for i in range(100)]
 
 
 def test_open_quote_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 64)
     path = tmp_path / "table.csv"
     path.write_text('task,a,y\nt,1,2\nt,"1,2\n' + "t,1,2\n" * 1000)
     with pytest.raises(ValueError, match="a row has over 1024 bytes: is a quote"):
@@ -387,7 +387,7 @@ def test_lack_of_memory_is_not_blamed_on_the_file(tmp_path, monkeypatch):
     path = tmp_path / "table.csv"
     path.write_text(CSV)
     stream = ltl.open_stream(path, task="task", target="y")
-    monkeypatch.setattr(streams, "SPARE_BYTES", 2**60)
+    monkeypatch.setattr(tables, "SPARE_BYTES", 2**60)
     with pytest.raises(MemoryError, match="out of memory: reading needs"):
         list(stream)
     with pytest.raises(MemoryError, match="out of memory: reading needs"):
@@ -491,7 +491,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, kind):
 def test_tasks_are_runs_of_equal_labels(tmp_path_factory, labels, rows):
     """Block boundaries do not matter."""
     path = tmp_path_factory.mktemp("streams") / "table.parquet"
-    numbers = np.arange(len(labels), dtype=float)
+    numbers = np.arange(len(labels)) / 2
     table = pyarrow.table({"task": labels, "a": numbers, "y": -numbers})
     parquet.write_table(table, path, row_group_size=rows)
     edges = [0, *(i for i in range(1, len(labels)) if labels[i] != labels[i - 1]), len(labels)]
@@ -512,8 +512,8 @@ def test_blocks_do_not_depend_on_the_kind_of_line_ends(tmp_path, monkeypatch, en
             sizes.append(size)
             super().__init__(file, size, delimiter)
 
-    monkeypatch.setattr(streams, "CSVRows", Rows)
+    monkeypatch.setattr(tables, "CSVRows", Rows)
     path = tmp_path / "t.csv"
     path.write_text(end.join(["t,x,y", *("a,1,2" for _ in range(300_000)), ""]), newline="")
     assert [len(y) for _, y in ltl.open_stream(path, task="t", target="y")] == [300_000]
-    assert set(sizes) == {streams.BLOCK_BYTES}
+    assert set(sizes) == {tables.BLOCK_BYTES}

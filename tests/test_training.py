@@ -108,8 +108,8 @@ def test_bad_task_keeps_the_tasks_before_it(tmp_path, capsys):
     path, checkpoint = bad_table(tmp_path), tmp_path / "c.npz"
     message = (
         f"fastltl train: task 's60': column 'b' must hold finite numbers, got no number in row 303 "
-        f"of {path}; correct it, or leave the column out of features. {checkpoint} holds all tasks "
-        "before it."
+        f"of {path}: correct it, or leave the column out with drop (command line: --drop). "
+        f"{checkpoint} holds all tasks before it."
     )
     for _ in range(2):
         assert cli.main(train_arguments(path, checkpoint)) == 2
