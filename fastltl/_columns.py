@@ -287,8 +287,8 @@ def choose_encoding(columns: Mapping[str, Column], are_named: bool, is_whole: bo
         categories = _categories(column, name, is_whole)
         if not are_named and (what := _identifier_kind(column, name, categories)):
             warnings.warn(
-                f"column {name!r} is left out, since it looks like {what}; to keep it, name it "
-                "among the features.",
+                f"column {name!r} is left out, since it looks like {what}; to keep it, name it in "
+                "features (command line: --features).",
                 stacklevel=3,
             )
             continue
@@ -405,13 +405,9 @@ def target_numbers(
 
 def _label_numbers(labels: Iterable[Any]) -> Array | None:
     """Return the numbers that the labels are, or spell; None if some label is not one."""
-    numbers = []
-    for label in labels:
-        number = _parse_float(label) if isinstance(label, str) else label
-        if not isinstance(number, int | float) or number != number:
-            return None
-        numbers.append(float(number))
-    return np.array(numbers)
+    numbers = [_parse_float(label) if isinstance(label, str) else label for label in labels]
+    are_numbers = all(isinstance(x, int | float) and abs(x) < 2**53 for x in numbers)
+    return np.array(numbers, dtype=np.float64) if are_numbers else None
 
 
 def check_roles(
@@ -426,9 +422,9 @@ def check_roles(
         is_measured = n_labels > MIN_ROWS and (numbers != np.floor(numbers)).any()
         if is_measured or n_labels > NEARLY_ALL * n_rows:
             raise ValueError(
-                f"task must name a column of labels that repeat, got {task!r} with {n_labels} "
-                f"distinct numbers in {n_rows} rows: task and target ({target!r}) may be swapped. "
-                f"If they are not, turn the labels into text, such as 'a{labels[0]}'."
+                f"task must name a column of labels, got {task!r}, which looks like a measurement: "
+                f"{n_labels} distinct numbers in {n_rows} rows. Task and target ({target!r}) may "
+                f"be swapped. If they are not, turn the labels into text, such as 'a{labels[0]}'."
             )
     codes, y = codes[~np.isnan(y)], y[~np.isnan(y)]
     order = np.argsort(codes, kind="stable")

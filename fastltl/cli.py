@@ -390,7 +390,7 @@ def _lasting_stderr() -> Iterator[None]:
 def _notes() -> Iterator[None]:
     """Print each warning as a note of one line."""
 
-    def show(message: Warning | str, *details: Any) -> None:
+    def show(message: Warning | str, *details: Any, **more: Any) -> None:
         print(f"Note: {printable(message)}", file=sys.stderr)
 
     with warnings.catch_warnings():

@@ -178,9 +178,9 @@ class TaskSet(TaskCollection):
         n_rows = len(targets.missing)
         codes, labels = group_codes(plain_column(df, task), n_rows, f"column {task!r}")
         y = target_numbers(targets, target, task, labels, is_whole=True)
+        check_roles(task, codes, labels, target, y)
         columns = {name: frame_column(df, name, n_rows) for name in chosen}
         encoding = choose_encoding(columns, are_named=features is not None, is_whole=True)
-        check_roles(task, codes, labels, target, y)
         X = feature_matrix(columns, encoding)
         return cls._grouped(X, y, codes, labels, tuple(feature_names(encoding)))
 
