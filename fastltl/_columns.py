@@ -1,26 +1,60 @@
-"""Take task labels, features and targets from the columns of a table."""
+"""Take task labels, features and targets from the columns of a table.
+
+The rules of this module hold for data frames, for files and for streams:
+
+- Numbers are features as they are, and booleans are 0 and 1.
+- Text becomes one indicator column for each of its values, named ``column=value``.
+- Text of which more than half of the distinct values spell numbers is taken for numbers with words
+  in between, and is an error. In a CSV file text that spells numbers only, or true and false only,
+  is numbers.
+- Dates, times, durations and other types are errors, and so are missing values.
+- Columns that look like row numbers or identifiers are left out, with a warning, unless they are
+  named as features.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
+import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import date, time, timedelta
 from itertools import filterfalse
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._validation import Array, as_floats, check_finite, text_or_dates
+from fastltl._validation import Array, as_objects, check_finite, is_missing
 
+#: A column of text with more distinct values is taken for names, not for categories.
+MAX_CATEGORIES = 50
 
-def as_objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
-    """Return the labels as a 1-D object array, even if they are sequences."""
-    array = np.empty(len(labels), dtype=object)
-    for i, label in enumerate(labels):
-        array[i] = label
-    return array
+#: Share of distinct values from which texts are identifiers, and numbers no task labels.
+NEARLY_ALL = 0.9
+
+#: Below so many rows nothing is concluded from values that are all distinct, or consecutive.
+MIN_ROWS = 20
+
+#: Names of columns that are left out if they hold integers or texts that are all distinct.
+IDENTIFIERS = re.compile(
+    r"(?i:|unnamed: ?\d+|index|idx|level_0|row([ _.]?(names?|num|numbers?|nr|no))?"
+    r"|(.*[ _.-]|row)?(ids?|identifier|uuid|guid|nr))|.*[a-z](ID|Id|NR|Nr)"
+)
+
+#: Types of Python that are dates, times and durations.
+TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
+
+#: Texts that look like a date or a time, as ISO 8601 writes them.
+ISO_DATE = re.compile(r"\s*(\d{4}[-/]\d\d?[-/]\d\d?([ T].*)?|\d\d?:\d\d(:\d\d.*)?)\s*")
+
+#: What to do about a column that cannot be used.
+DROP = "or leave the column out with drop (command line: --drop)"
+
+#: The columns that features come from: None for numbers, and else the categories of a text.
+Encoding = dict[str, list[str] | None]
 
 
 def group_codes(
@@ -57,35 +91,6 @@ def group_positions(
     positions = {label: i for i, label in enumerate(labels)}
     found = np.array([positions.get(label, -1) for label in asked], dtype=np.int64)
     return found[codes], [label for label in asked if label not in positions]
-
-
-def is_missing(value: Any) -> bool:
-    """Return whether a value is None, NaN, NaT or NA; the last three do not equal themselves."""
-    try:
-        return value is None or not bool(value == value)
-    except (TypeError, ValueError):
-        return True
-
-
-def named_columns(df: Any) -> tuple[Any, list[Any]]:
-    """Return a data frame, pyarrow table or mapping with its column names.
-
-    A data frame that has only the interchange protocol is converted to a pyarrow table.
-    """
-    if hasattr(df, "__dataframe__") and not hasattr(df, "__getitem__"):
-        try:
-            from pyarrow.interchange import from_dataframe
-        except ImportError as error:
-            raise TypeError(
-                f"df must support df[name], got {type(df).__name__}; to convert it, install "
-                "pyarrow: pip install 'fastltl[parquet]'."
-            ) from error
-        df = from_dataframe(df)
-    for attribute in ("column_names", "columns", "keys"):  # pyarrow's `columns` are the data
-        if hasattr(df, attribute):
-            names = getattr(df, attribute)
-            return df, list(names() if callable(names) else names)
-    raise TypeError(f"df must be a data frame with named columns, got {type(df).__name__}.")
 
 
 def check_names(names: Any, argument: str) -> list[str]:
@@ -151,45 +156,240 @@ def _close_name(name: Any, names: list[Any]) -> str:
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
-def numeric_column(
-    df: Any, name: str, length: int | None = None, swapped_with: str | None = None
-) -> Array:
-    """Return a column as finite floats.
+class Column(NamedTuple):
+    """The values of a column: numbers, or else texts.
 
-    For a target, `swapped_with` is the task column, which may be the numeric one of the two.
+    `numbers` are NaN where a value is missing. The text of row i is ``texts[codes[i]]``; where it
+    is missing the code is -1. Numbers in a CSV file are texts, until they are converted.
     """
-    column = df[name]
-    if not isinstance(column, np.ma.MaskedArray):
-        try:
-            column = np.asarray(column)
-        except ValueError:  # ragged
-            column = as_floats(column, f"column {name!r}")
-    if text_or_dates(column):
-        what, advice = _describe_non_numeric(column)
-        if swapped_with is None:
-            advice += ", or leave it out of features"
-        elif np.asarray(df[swapped_with]).dtype.kind in "fiu":
-            advice = f"task and target may be swapped, since {swapped_with!r} holds numbers"
-        raise ValueError(f"column {name!r} must be numeric, got {what}: {advice}.")
-    column = as_floats(column, f"column {name!r}")
-    if column.ndim != 1 or (length is not None and len(column) != length):
-        wanted = "a number in each row" if length is None else f"{length} rows"
-        got = len(column) if column.ndim == 1 else f"an array of shape {column.shape}"
-        raise ValueError(f"column {name!r} must have {wanted}, got {got}.")
-    check_finite(column, f"column {name!r}")
-    return column
+
+    numbers: Array | None
+    codes: npt.NDArray[np.int64] = np.empty(0, np.int64)
+    texts: Sequence[str] = ()
+    is_category: bool = False  #: declared so: its texts may spell numbers
+    is_csv: bool = False
+
+    @property
+    def missing(self) -> npt.NDArray[np.bool_]:
+        """Mark the missing values."""
+        return self.codes < 0 if self.numbers is None else np.isnan(self.numbers)
+
+    def spelled(self) -> Array:
+        """Return the number that each text spells, or NaN; true and false are 1 and 0 in CSV."""
+        numbers = np.array([_parse_float(text) for text in self.texts])
+        if self.is_csv and np.isin(numbers[~np.isnan(numbers)], (0, 1)).all():
+            flags = {"true": 1.0, "false": 0.0}
+            for i in np.flatnonzero(np.isnan(numbers)).tolist():
+                numbers[i] = flags.get(self.texts[i].strip().lower(), np.nan)
+        return numbers
+
+    def as_numbers(self) -> Array:
+        """Return the numbers, NaN where a value is missing or spells none."""
+        if self.numbers is not None:
+            return self.numbers
+        return np.append(self.spelled(), np.nan)[self.codes]
 
 
-def _describe_non_numeric(column: npt.NDArray[Any]) -> tuple[str, str]:
-    """Describe the contents of a non-numeric column, and how to convert it to numbers."""
-    if column.dtype.kind in "mM" and column.size:
-        kind = "durations" if column.dtype.kind == "m" else "dates"
-        return f"{column.dtype}, {kind} such as {column.flat[0]}", "convert them to numbers"
-    texts = [str(value) for value in column.flat if isinstance(value, str)]
-    if not texts:
-        return text_or_dates(column), "convert it to numbers"
+def _parse_float(text: str) -> float:
+    """Return the number that a text spells, or NaN."""
     try:
-        np.array(texts).astype(np.float64)
+        return np.nan if "_" in text else float(text)  # float() accepts 1_000
     except ValueError:
-        return f"text such as {texts[0]!r}", "encode it"
-    return f"text such as {texts[0]!r}", "convert it with astype(float)"
+        return np.nan
+
+
+def refuse_type(name: str, found: str, is_time: bool) -> NoReturn:
+    """Raise an error about a column that holds neither numbers nor text."""
+    what = f"dates, times or durations ({found})" if is_time else found
+    advice = "convert them to numbers, such as days since a date" if is_time else "convert it"
+    raise ValueError(f"column {name!r} must hold numbers or text, got {what}: {advice}, {DROP}.")
+
+
+def check_whole(column: Column, name: str) -> None:
+    """Check that no value of a column is missing, and that numbers are finite."""
+    if (missing := column.missing).any():
+        raise ValueError(
+            f"column {name!r} must have no missing values, got {missing.sum()} in "
+            f"{_rows(missing)}: fill them in, remove the rows, {DROP}."
+        )
+    if column.numbers is not None:
+        check_finite(column.numbers, f"column {name!r}")
+
+
+def _rows(which: npt.NDArray[np.bool_]) -> str:
+    """List the first rows that are marked, counted from 1."""
+    rows = np.flatnonzero(which) + 1
+    shown = ", ".join(map(str, rows[:5])) + (", ..." if rows.size > 5 else "")
+    return f"row{'s' if rows.size > 1 else ''} {shown} (row 1 follows the header)"
+
+
+def choose_encoding(columns: Mapping[str, Column], are_named: bool, is_whole: bool) -> Encoding:
+    """Choose how to make features of columns.
+
+    Identifiers are left out unless the columns `are_named` as features. If the columns are not the
+    whole table, words in a numeric column of a CSV file are no error yet.
+    """
+    encoding: Encoding = {}
+    for name, column in columns.items():
+        categories = _categories(column, name, is_whole)
+        if not are_named and (what := _identifier_kind(column, name, categories)):
+            warnings.warn(
+                f"column {name!r} is left out, since it looks like {what}; to keep it, name it in "
+                "features (command line: --features).",
+                stacklevel=3,
+            )
+            continue
+        if is_whole:
+            check_whole(column, name)
+        if categories is not None and len(categories) > MAX_CATEGORIES:
+            raise ValueError(
+                f"column {name!r} must hold at most {MAX_CATEGORIES} distinct texts to be a "
+                f"category, got {len(categories)}, such as {column.texts[0]!r}: merge some, {DROP}."
+            )
+        encoding[name] = categories
+    if not encoding:
+        shown = ", ".join(map(repr, columns))
+        raise ValueError(f"features must name a column, got only identifiers: {shown}.")
+    feature_names(encoding)
+    return encoding
+
+
+def _categories(column: Column, name: str, is_whole: bool) -> list[str] | None:
+    """Return the categories of a text, or None if a column holds numbers."""
+    if column.numbers is not None or not column.texts:
+        return None
+    if not column.is_category:
+        is_word = np.isnan(column.spelled())
+        if 2 * is_word.sum() < len(is_word):  # those words are mistakes
+            if not column.is_csv or (is_word.any() and is_whole):
+                _refuse_words(column, name, is_word)
+            return None
+        some = column.texts[:100]
+        if 2 * sum(ISO_DATE.fullmatch(text) is not None for text in some) > len(some):
+            refuse_type(name, f"text such as {some[0]!r}", is_time=True)
+    return sorted(column.texts)
+
+
+def _refuse_words(column: Column, name: str, is_word: npt.NDArray[np.bool_]) -> NoReturn:
+    """Raise an error about words among numbers, or about numbers that are stored as text."""
+    found = f"text such as {column.texts[0]!r}"
+    advice = "convert it to numbers, as astype(float) does, or to categories"
+    if is_word.any():
+        words = [repr(text) for text, is_one in zip(column.texts, is_word, strict=True) if is_one]
+        shown = ", ".join(words[:5]) + (", ..." if len(words) > 5 else "")
+        found = f"{shown} in {_rows(np.append(is_word, False)[column.codes])}"
+        advice = "replace each word by a number, remove the rows"
+    raise ValueError(f"column {name!r} must hold numbers, got {found}: {advice}, {DROP}.")
+
+
+def _identifier_kind(column: Column, name: str, categories: list[str] | None) -> str:
+    """Return "row numbers" or "identifiers" if a column looks like them, and else ""."""
+    is_named = IDENTIFIERS.fullmatch(str(name)) is not None
+    if categories is not None:
+        n_rows = len(column.codes)
+        needed = NEARLY_ALL * n_rows if n_rows >= MIN_ROWS else n_rows
+        is_one = len(categories) >= needed and (is_named or n_rows >= MIN_ROWS)
+        return "identifiers" if is_one else ""
+    numbers = column.as_numbers()
+    if len(numbers) < 2 or not (numbers == np.floor(numbers)).all():
+        return ""
+    if len(numbers) >= MIN_ROWS and (np.diff(numbers) == 1).all():
+        return "row numbers"
+    return "identifiers" if is_named and len(np.unique(numbers)) == len(numbers) else ""
+
+
+def feature_names(encoding: Encoding) -> list[str]:
+    """Return the names of the features; check that they are distinct."""
+    names = [
+        name
+        for column, texts in encoding.items()
+        for name in ([str(column)] if texts is None else [f"{column}={text}" for text in texts])
+    ]
+    if twice := [name for name, n in Counter(names).items() if n > 1]:
+        found = f"{twice[0]!r} as a column and as a value of another"
+        raise ValueError(f"features must have distinct names, got {found}: rename the column.")
+    return names
+
+
+def feature_matrix(columns: Mapping[str, Column], encoding: Encoding) -> Array:
+    """Encode columns: NaN where a value is missing, zeros where a category is not known."""
+    blocks = []
+    for name, categories in encoding.items():
+        column = columns[name]
+        if categories is None:
+            if column.texts and not column.is_csv:
+                _refuse_words(column, name, np.zeros(len(column.texts), bool))
+            blocks.append(column.as_numbers()[:, None])
+            continue
+        if column.numbers is not None:
+            wanted = f"text such as {categories[0]!r}"
+            raise ValueError(f"column {name!r} must hold {wanted}, got numbers.")
+        known = {text: j for j, text in enumerate(categories)}
+        places = np.array([*(known.get(text, -1) for text in column.texts), -1])
+        ones = np.eye(len(categories) + 1)[:, :-1]  # and a row of zeros
+        block = ones[places[column.codes]]
+        block[column.missing] = np.nan
+        blocks.append(block)
+    return np.concatenate(blocks, axis=1)
+
+
+def target_numbers(
+    column: Column, target: str, task: str, labels: Iterable[Any], is_whole: bool
+) -> Array:
+    """Return the targets, which are NaN where they are missing or words."""
+    is_word = np.isnan(column.spelled())
+    if column.texts and (column.is_category or is_word.all()):
+        found = f"{target!r}, which holds text such as {column.texts[0]!r}"
+        if _label_numbers(labels) is not None:
+            found += f": task and target may be swapped, since {task!r} holds numbers"
+        raise ValueError(f"target must name a column of numbers, got {found}.")
+    if column.texts and (not column.is_csv or (is_whole and is_word.any())):
+        _refuse_words(column, target, is_word)
+    if is_whole:
+        check_whole(column, target)
+    return column.as_numbers()
+
+
+def _label_numbers(labels: Iterable[Any]) -> Array | None:
+    """Return the numbers that the labels are, or spell; None if some label is not one."""
+    numbers = [_parse_float(label) if isinstance(label, str) else label for label in labels]
+    are_numbers = all(isinstance(x, int | float) and abs(x) < 2**53 for x in numbers)
+    return np.array(numbers, dtype=np.float64) if are_numbers else None
+
+
+def check_roles(
+    task: str, codes: npt.NDArray[Any], labels: Sequence[Any], target: str, y: Array
+) -> None:
+    """Raise an error if task and target seem to be swapped, or the target belongs to the task.
+
+    ``labels[codes[i]]`` is the task of row i. Targets may be missing, as NaN.
+    """
+    n_rows, n_labels, numbers = len(codes), len(labels), _label_numbers(labels)
+    if numbers is not None and n_rows >= MIN_ROWS:
+        is_measured = n_labels > MIN_ROWS and (numbers != np.floor(numbers)).any()
+        if is_measured or n_labels > NEARLY_ALL * n_rows:
+            raise ValueError(
+                f"task must name a column of labels, got {task!r}, which looks like a measurement: "
+                f"{n_labels} distinct numbers in {n_rows} rows. Task and target ({target!r}) may "
+                f"be swapped. If they are not, turn the labels into text, such as 'a{labels[0]}'."
+            )
+    codes, y = codes[~np.isnan(y)], y[~np.isnan(y)]
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    if len(y) - len(starts) < MIN_ROWS // 2:
+        return
+    low, high = (ufunc.reduceat(y[order], starts) for ufunc in (np.minimum, np.maximum))
+    if (low == high).all() and low.min() < high.max():
+        raise ValueError(
+            f"target must name a column that varies within tasks, got {target!r}, which has one "
+            f"value in each task of {task!r}: it belongs to the task, or is another code for it."
+        )
+    n_values = len(np.unique(y))
+    are_scattered = np.count_nonzero(np.diff(codes)) >= n_labels
+    in_runs = np.count_nonzero(np.diff(y)) < n_values and 2 * n_values <= len(y)
+    if n_values > MIN_ROWS and in_runs and are_scattered and (y == np.floor(y)).all():
+        raise ValueError(
+            f"target must name a column to predict, got {target!r}, which looks like a task "
+            f"column: each of its {n_values} values fills adjacent rows, and those of {task!r} do "
+            "not. Task and target may be swapped. If they are not, sort the rows by task."
+        )

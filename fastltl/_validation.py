@@ -1,6 +1,6 @@
 """Validation of arguments. Each error names the argument, what it must be and what was given."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from numbers import Integral, Real
@@ -40,6 +40,22 @@ def text_or_dates(values: npt.NDArray[Any]) -> str:
     if found:
         return f"{values.dtype} that holds {found[0]!r}"
     return str(values.dtype) if values.dtype.kind in "USmM" else ""
+
+
+def as_objects(labels: Sequence[Hashable]) -> npt.NDArray[np.object_]:
+    """Return the labels as a 1-D object array, even if they are sequences."""
+    array = np.empty(len(labels), dtype=object)
+    for i, label in enumerate(labels):
+        array[i] = label
+    return array
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, NaT or NA; the last three do not equal themselves."""
+    try:
+        return value is None or not bool(value == value)
+    except (TypeError, ValueError):
+        return True
 
 
 def as_floats(array: npt.ArrayLike, name: str) -> Array:

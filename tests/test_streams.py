@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import io
+import json
 import os
 import pickle
 import subprocess
@@ -17,7 +18,7 @@ from naive import ragged_tasks
 from pyarrow import csv, parquet
 
 import fastltl as ltl
-from fastltl.io import streams
+from fastltl.io import streams, tables
 from fastltl.io.tables import CSVRows
 
 TASKS = ragged_tasks(0, 30, 3, (1, 40))
@@ -64,9 +65,9 @@ def written(request, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("block", [1, 300, streams.BLOCK_BYTES])
+@pytest.mark.parametrize("block", [1, 300, tables.BLOCK_BYTES])
 def test_tasks_are_read_whole_and_in_order(written, monkeypatch, block):
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
     stream = written(table_of(TASKS))
     assert stream.feature_names == NAMES
     assert stream.n_features == 3
@@ -134,9 +135,9 @@ def test_bad_number_is_reported_when_its_task_is_read(written, value):
 
 def test_csv_types_do_not_depend_on_the_first_rows(tmp_path, monkeypatch):
     """Neither the numbers nor the labels of a CSV file change type between blocks."""
-    monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 64)
     path = tmp_path / "table.csv"
-    lines = [f"{i // 10},{i},1" for i in range(1000)]
+    lines = [f"{i // 10},{i * i},1" for i in range(1000)]
     path.write_text("\n".join(["task,a,y", *lines, "x, 1.5 ,2", "y,,3", "z,oops,4", ""]))
     *whole, x, y, z = ltl.open_stream(path, task="task", target="y").tasks()
     assert len(whole) == 100
@@ -238,9 +239,9 @@ def test_non_numeric_columns_are_reported(tmp_path):
     path = tmp_path / "table.parquet"
     table = {"task": ["t"], "a": [datetime.date(2020, 1, 1)], "y": [1.0], "l": [[1]]}
     parquet.write_table(pyarrow.table(table), path)
-    with pytest.raises(ValueError, match=r"column 'a' of .* must hold numbers, got date32"):
+    with pytest.raises(ValueError, match=r"column 'a' must hold numbers or text, got dates, times"):
         list(ltl.open_stream(path, task="task", target="y", features=["a"]))
-    with pytest.raises(ValueError, match=r"column 'l' of .* must hold numbers, got list"):
+    with pytest.raises(ValueError, match=r"column 'l' must hold numbers or text, got list"):
         list(ltl.open_stream(path, task="task", target="y", features=["l"]))
     with pytest.raises(ValueError, match="cannot be read as a Parquet table"):
         list(ltl.open_stream(path, task="l", target="y", features=["a"]))
@@ -280,7 +281,7 @@ def test_inconsistent_file_in_a_folder_is_reported(tmp_path, second, message):
 
 def test_csv_with_quoted_newlines_and_the_label_NA(tmp_path, monkeypatch):
     """NA is a label (Namibia), not a missing value."""
-    monkeypatch.setattr(streams, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 256)
     path = tmp_path / "table.csv"
     rows = [f'"NA",{i},"two\nlines",{i}' for i in range(200)]
     path.write_text("\n".join(["task,a,note,y", *rows, "NA ,1_000,x,1"]))
@@ -302,10 +303,10 @@ def test_csv_with_quoted_newlines_and_the_label_NA(tmp_path, monkeypatch):
         ("t,1,2\nu,3,4\nt", None, "u"),  # neither repeats t nor lacks columns
     ],
 )
-@pytest.mark.parametrize("block", [1, streams.BLOCK_BYTES])
+@pytest.mark.parametrize("block", [1, tables.BLOCK_BYTES])
 def test_last_line_without_newline(tmp_path, monkeypatch, block, content, rows, held_back):
     """It is a row, unless the caller holds it back with the task that it may belong to."""
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
     path = tmp_path / "table.csv"
     path.write_bytes(b"task,a,y\n" + content.encode())
     stream = ltl.open_stream(path, task="task", target="y")
@@ -355,9 +356,9 @@ def test_blocks_of_a_csv_file_end_where_rows_do(text, size):
     assert sum(map(len, cut)) == len(content) - ends[-1]
 
 
-@pytest.mark.parametrize("block", [1, 300, streams.BLOCK_BYTES])
+@pytest.mark.parametrize("block", [1, 300, tables.BLOCK_BYTES])
 def test_row_of_a_parse_error_is_that_of_the_file(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
     path = tmp_path / "table.csv"
     path.write_text("task,a,y\n" + "t,1,2\n" * 999 + "t,1\nt,1,2\n")
     message = r"cannot be read as a CSV table: .*Row #1000: Expected 3 columns, got 2: t,1\."
@@ -365,18 +366,18 @@ def test_row_of_a_parse_error_is_that_of_the_file(tmp_path, monkeypatch, block):
         list(ltl.open_stream(path, task="task", target="y").tasks())
 
 
-@pytest.mark.parametrize("block", [1, 50, streams.BLOCK_BYTES])
+@pytest.mark.parametrize("block", [1, 50, tables.BLOCK_BYTES])
 def test_quotes_within_fields_and_a_byte_order_mark(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
     path = tmp_path / "table.csv"
-    rows = "".join(f'{i},5" pipe,"a ""b"" \n,c",{i},1\r\n' for i in range(100))
+    rows = "".join(f'{i // 2},5" pipe,"a ""b"" \n,c",{i},1\r\n' for i in range(200))
     path.write_bytes(b"\xef\xbb\xbf" + ('"task,",note,"more\n",y,a\r\n' + rows).encode())
     stream = ltl.open_stream(path, task="task,", target="y", features=["a"])
     assert [task.label for task in stream.tasks()] == [str(i) for i in range(100)]
 
 
 def test_open_quote_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 64)
     path = tmp_path / "table.csv"
     path.write_text('task,a,y\nt,1,2\nt,"1,2\n' + "t,1,2\n" * 1000)
     with pytest.raises(ValueError, match="a row has over 1024 bytes: is a quote"):
@@ -387,7 +388,7 @@ def test_lack_of_memory_is_not_blamed_on_the_file(tmp_path, monkeypatch):
     path = tmp_path / "table.csv"
     path.write_text(CSV)
     stream = ltl.open_stream(path, task="task", target="y")
-    monkeypatch.setattr(streams, "SPARE_BYTES", 2**60)
+    monkeypatch.setattr(tables, "SPARE_BYTES", 2**60)
     with pytest.raises(MemoryError, match="out of memory: reading needs"):
         list(stream)
     with pytest.raises(MemoryError, match="out of memory: reading needs"):
@@ -491,7 +492,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, kind):
 def test_tasks_are_runs_of_equal_labels(tmp_path_factory, labels, rows):
     """Block boundaries do not matter."""
     path = tmp_path_factory.mktemp("streams") / "table.parquet"
-    numbers = np.arange(len(labels), dtype=float)
+    numbers = np.arange(len(labels)) / 2
     table = pyarrow.table({"task": labels, "a": numbers, "y": -numbers})
     parquet.write_table(table, path, row_group_size=rows)
     edges = [0, *(i for i in range(1, len(labels)) if labels[i] != labels[i - 1]), len(labels)]
@@ -512,8 +513,161 @@ def test_blocks_do_not_depend_on_the_kind_of_line_ends(tmp_path, monkeypatch, en
             sizes.append(size)
             super().__init__(file, size, delimiter)
 
-    monkeypatch.setattr(streams, "CSVRows", Rows)
+    monkeypatch.setattr(tables, "CSVRows", Rows)
     path = tmp_path / "t.csv"
     path.write_text(end.join(["t,x,y", *("a,1,2" for _ in range(300_000)), ""]), newline="")
     assert [len(y) for _, y in ltl.open_stream(path, task="t", target="y")] == [300_000]
-    assert set(sizes) == {streams.BLOCK_BYTES}
+    assert set(sizes) == {tables.BLOCK_BYTES}
+
+
+def text_table(n_rows=4000, **later):
+    """Return rows of tasks of 10 rows; `later` replaces the text of some rows."""
+    text = ["F" if i % 3 else "M" for i in range(n_rows)]
+    for row, value in later.items():
+        text[int(row.removeprefix("row")) - 1] = value
+    numbers = np.sin(np.arange(n_rows))
+    labels = [f"t{i // 10}" for i in range(n_rows)]
+    return pyarrow.table({"task": labels, "sex": text, "a": numbers, "target": numbers[::-1]})
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_category_that_comes_late_is_zeros_and_named_once(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 2**12)  # a stream sees 32 kB when it is opened
+    WRITERS[kind](text_table(row3501="new", row3503="M", row3801="newer"), tmp_path / "stream")
+    stream = ltl.open_stream(tmp_path / "stream", "task", "target")
+    assert stream.encoding == {"sex": ["F", "M"], "a": None}
+    message = r"column 'sex' has the new category 'new' in row 3501 of .*: its indicators are all 0"
+    with pytest.warns(UserWarning, match=message) as caught:
+        found = stream.collection()
+    assert len(caught) == 1
+    assert found.feature_names == ("sex=F", "sex=M", "a")
+    X = np.concatenate([X for X, _ in found])
+    zeros = np.flatnonzero(X[:, :2].sum(axis=1) == 0) + 1
+    assert zeros.tolist() == [3501, 3801]
+    stream.collection()  # says it no more
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_file_of_some_megabytes_is_seen_whole(tmp_path, kind):
+    table = text_table(90_000, row89999="new")
+    WRITERS[kind](table, tmp_path / "stream")
+    assert kind == "parquet" or (tmp_path / "stream").stat().st_size > 4 * 10**6
+    stream = ltl.open_stream(tmp_path / "stream", "task", "target")
+    assert stream.encoding == {"sex": ["F", "M", "new"], "a": None}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("first", ["csv", "parquet"])
+def test_encoding_of_one_file_reads_another(tmp_path, first, kind):
+    """Columns may come in another order, with others; neither roles nor identifiers matter."""
+    WRITERS[first](text_table(), tmp_path / "first")
+    stream = ltl.open_stream(tmp_path / "first", "task", "target")
+    encoding = json.loads(json.dumps(stream.encoding))
+    assert list(encoding) == ["sex", "a"]
+    other = pyarrow.table(
+        {
+            "when": [datetime.date(2020, 1, 1)] * 3,
+            "a": [0, 1, 2],
+            "target": [None, None, 1.0],
+            "sex": ["M", "x", "M"],
+            "task": [1.5, 2.5, 3.5],
+        }
+    )
+    WRITERS[kind](other, tmp_path / "other")
+    again = ltl.open_stream(tmp_path / "other", "task", "target", encoding=encoding)
+    assert again.encoding == encoding
+    assert again.feature_names == stream.feature_names == ("sex=F", "sex=M", "a")
+    with pytest.warns(UserWarning, match="'sex' has the new category 'x' in row 2 of"):
+        found = list(again.tasks())
+    X = np.concatenate([task.X for task in found])
+    assert np.array_equal(X, [[0, 1, 0], [0, 0, 1], [0, 1, 2]])
+    assert [task.missing.item() for task in found] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [
+        ([], r"encoding must be a dict of columns, got \[\]"),
+        ({}, r"encoding must be a dict of columns, got \{\}"),
+        ({"a": "F"}, "must give None or a list of categories for each column, got 'F' for 'a'"),
+        ({"a": []}, r"None or a list of categories for each column, got \[\] for 'a'"),
+        ({"a": [1]}, r"None or a list of categories for each column, got \[1\] for 'a'"),
+        ({1: None}, "None or a list of categories for each column, got None for 1"),
+        ({"b": None}, "features must name a column of .*, got 'b'"),
+        ({"a": None, "y": None}, "must differ, got 'y' twice"),
+        ({"a=x": None, "a": ["x"]}, "got 'a=x' as a column and as a value of another"),
+    ],
+)
+def test_encoding_is_checked(tmp_path, encoding, message):
+    path = tmp_path / "table.csv"
+    path.write_text("task,a,a=x,y\nt,1,2,3\n")
+    with pytest.raises(ValueError, match=message):
+        ltl.open_stream(path, "task", "y", encoding=encoding)
+
+
+def test_types_must_be_those_of_the_encoding(tmp_path):
+    path = tmp_path / "table.parquet"
+    table = {"task": ["t"] * 2, "text": ["u", "v"], "number": [1, 2], "y": [1.0, 2.0]}
+    parquet.write_table(pyarrow.table(table), path)
+    with pytest.raises(ValueError, match="column 'text' must hold numbers, got text such as 'u'"):
+        list(ltl.open_stream(path, "task", "y", encoding={"text": None}))
+    with pytest.raises(ValueError, match="column 'number' must hold text such as 'u', got numbers"):
+        list(ltl.open_stream(path, "task", "y", encoding={"number": ["u"]}))
+
+
+def test_folder_has_no_encoding_and_drops_arrays(tmp_path):
+    np.savez(tmp_path / "1.npz", **GOOD)
+    stream = ltl.open_stream(tmp_path, drop=["t"])
+    assert (stream.encoding, stream.feature_names) == (None, ("X0", "X1"))
+    with pytest.raises(ValueError, match="encoding must be None for the folder"):
+        ltl.open_stream(tmp_path, drop=["t"], encoding={"X": None})
+
+
+@pytest.mark.parametrize("end", ["t", "t,F", 't,"F', "t,F,1,2,3"])
+def test_half_a_line_at_the_end_is_no_error_on_opening(tmp_path, end):
+    path = tmp_path / "table.csv"
+    path.write_text(f"task,sex,y\nt,F,1\nt,M,2\nu,F,3\n{end}")
+    stream = ltl.open_stream(path, "task", "y")
+    assert stream.feature_names == ("sex=F", "sex=M")
+    assert [task.label for task in stream.tasks(hold_back=True)] == ["t"]
+
+
+def test_line_that_cannot_be_parsed_is_found_after_the_tasks_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 2**12)
+    WRITERS["csv"](text_table(1000), tmp_path / "stream")
+    with (tmp_path / "stream").open("a") as file:
+        file.write("t100,F\n")
+    stream = ltl.open_stream(tmp_path / "stream", "task", "target")
+    tasks = stream.tasks()
+    assert [next(tasks).label for _ in range(80)] == [f"t{i}" for i in range(80)]
+    with pytest.raises(ValueError, match=r"Row #1001: Expected 4 columns, got 2"):
+        list(tasks)
+
+
+@pytest.mark.parametrize("cell", ["", "NA", " "])
+def test_text_that_is_missing_is_reported_when_its_task_is_read(tmp_path, cell):
+    path = tmp_path / "table.csv"
+    path.write_text(f"task,sex,y\nt,F,1\nt,M,2\nu,{cell},3\n")
+    tasks = iter(ltl.open_stream(path, "task", "y"))
+    assert np.array_equal(next(tasks)[0], [[1, 0], [0, 1]])
+    with pytest.raises(
+        ValueError, match="task 'u': column 'sex' must hold text, got none in row 3"
+    ):
+        next(tasks)
+
+
+def test_columns_that_are_words_in_one_block_are_numbers_in_others(tmp_path, monkeypatch):
+    """A word, a blank or a boolean changes neither other columns nor the blocks after it."""
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 2**10)
+    numbers = np.sin(np.arange(600))
+    cells, flags = [f" {x!r}" for x in numbers.tolist()], ["TRUE", "false"] * 300
+    cells[400], cells[500] = "oops", ""
+    rows = [f"{i // 2},{cells[i]},{flags[i]},{i % 7}" for i in range(600)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["task,a,b,y", *rows, ""]))
+    tasks = list(ltl.open_stream(path, "task", "y").tasks())
+    X = np.concatenate([task.X for task in tasks])
+    assert np.flatnonzero(np.isnan(X[:, 0])).tolist() == [400, 500]
+    assert np.array_equal(np.delete(X[:, 0], [400, 500]), np.delete(numbers, [400, 500]))
+    assert np.array_equal(X[:, 1], [1, 0] * 300)
+    assert np.array_equal(np.concatenate([task.y for task in tasks]), np.arange(600) % 7)

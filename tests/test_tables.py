@@ -1,14 +1,23 @@
-"""`read_tasks` reads CSV and Parquet tables, or reports what is wrong with them."""
+"""Files, streams and data frames are read by the same rules, or what is wrong is reported."""
 
 import decimal
+import re
 import sys
+import warnings
+from datetime import date, datetime, time, timedelta
+from functools import partial
 
 import numpy as np
+import pandas
+import polars
 import pyarrow
 import pytest
 from pyarrow import parquet
 
-from fastltl.io.tables import MAX_CATEGORIES, read_tasks
+import fastltl as ltl
+from fastltl import cli
+from fastltl._columns import MAX_CATEGORIES
+from fastltl.io.tables import read_tasks
 
 ROWS = "school,hours,sex,score\nA,1,F,2.5\nB,2,M,4\nA,3,F,6\n"
 
@@ -76,10 +85,13 @@ def test_booleans_are_numbers(table):
         (ROWS, ("score", "score"), "must differ, got 'score' twice"),
         ("a,a,b\n1,2,3\n", ("a", "b"), "task 'a' names several columns of .*: rename"),
         ("t,a,a,y\n1,2,3,4\n", ("t", "y"), "features 'a' names several columns of"),
-        ("t,s=F,s,y\n1,2,F,4\n", ("t", "y"), "'s=F' is both a column and a value of 's'"),
-        ("t,s=F,s,y\n1,2,F,4\n", ("t", "s=F"), "'s=F' is both a column and a value of 's'"),
+        ("t,s=F,s,y\n1,2,F,4\n", ("t", "y"), "got 's=F' as a column and as a value of another"),
         (",".join(f"c{k}" for k in range(99)) + "\n", ("t", "y"), r"c19, and 79 more\)"),
-        ("t,x,y\n1,\u00e9,2\n".encode("latin-1"), ("t", "y"), "'x' must hold UTF-8 text"),
+        (
+            "t,x,y\n1,\u00e9,2\n".encode("latin-1"),
+            ("t", "y"),
+            "CSV column #1: .*invalid UTF8 data: save the file as UTF-8",
+        ),
         ("", ("a", "b"), "is empty, expected a CSV or Parquet table"),
         ("\n \n", ("a", "b"), "is empty, expected a CSV or Parquet table"),
         ("a,b,c\n", ("a", "b"), "has a header but no rows"),
@@ -113,7 +125,7 @@ def test_delimiters_inside_quotes_are_ignored(table):
 
 
 def test_too_many_categories(table):
-    rows = "".join(f"1,name{k},{k}\n" for k in range(MAX_CATEGORIES + 1))
+    rows = 2 * "".join(f"1,name{k},{k}\n" for k in range(MAX_CATEGORIES + 1))
     with pytest.raises(ValueError, match=r"'who' must hold at most 50 distinct texts .* got 51"):
         read_tasks(table(f"t,who,y\n{rows}"), "t", "y")
 
@@ -122,3 +134,454 @@ def test_error_without_pyarrow_says_what_to_install(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'fastltl\[parquet\]'"):
         read_tasks(table(ROWS), "school", "score")
+
+
+def tasks_of(n_tasks, size):
+    """Return the labels of adjacent rows, and targets that vary within tasks."""
+    n_rows = n_tasks * size
+    return {"t": [f"s{i // size}" for i in range(n_rows)], "y": np.sin(np.arange(n_rows)).tolist()}
+
+
+def rows(**columns):
+    """Return 30 rows of 6 tasks with these columns, between task and target."""
+    base = tasks_of(6, 5)
+    return {"t": base["t"], **columns, "y": base["y"]}
+
+
+def every(*values):
+    """Repeat values in 30 rows."""
+    return [values[i % len(values)] for i in range(30)]
+
+
+SQUARES = [i * i for i in range(30)]
+SHUFFLED = np.random.default_rng(0).permutation(30).tolist()
+
+#: Tables, the names of their features, and the columns that are left out.
+TABLES = {
+    "integers": (rows(a=SQUARES, b=every(3, 1, 2)), ["a", "b"], []),
+    "floats": (rows(a=np.cos(np.arange(30)).tolist(), b=every(0.5, -1e-3)), ["a", "b"], []),
+    "booleans": (rows(a=every(True, False, True)), ["a"], []),
+    "text": (rows(a=every("F", "M"), b=SQUARES), ["a=F", "a=M", "b"], []),
+    "one text": (rows(a=every("F")), ["a=F"], []),
+    "text in order of its values": (rows(a=every("z", "a", "M")), ["a=M", "a=a", "a=z"], []),
+    "strange text": (
+        rows(a=every(" x ", 'say "a, b"', "two\nlines", "\u00e9;\t")),
+        ["a= x ", 'a=say "a, b"', "a=two\nlines", "a=\u00e9;\t"],
+        [],
+    ),
+    "half of the values are words": (rows(a=every("1", "x")), ["a=1", "a=x"], []),
+    "ranges": (rows(a=every("0-9", "10-19", "20")), ["a=0-9", "a=10-19", "a=20"], []),
+    "column with a dot": (rows(**{"IQ.verb": SQUARES, "IQ": every(1, 2)}), ["IQ.verb", "IQ"], []),
+    "row numbers from 0": (rows(**{"": list(range(30)), "a": SQUARES}), ["a"], [""]),
+    "row numbers from 7": (rows(z=list(range(7, 37)), a=SQUARES), ["a"], ["z"]),
+    "shuffled row numbers": (rows(**{"Unnamed: 0": SHUFFLED, "a": SQUARES}), ["a"], ["Unnamed: 0"]),
+    "names of identifiers": (
+        rows(
+            **dict.fromkeys(("id", "ID", "pupil_id", "pupilId", "rownames", "case.nr"), SHUFFLED),
+            a=SQUARES,
+        ),
+        ["a"],
+        ["id", "ID", "pupil_id", "pupilId", "rownames", "case.nr"],
+    ),
+    "text identifiers": (
+        rows(who=[f"person {i}" for i in range(30)], id=[f"{i:x}k" for i in SHUFFLED], a=SQUARES),
+        ["a"],
+        ["who", "id"],
+    ),
+    "nearly distinct text": (
+        rows(who=[f"person {i % 28}" for i in range(30)], a=SQUARES),
+        ["a"],
+        ["who"],
+    ),
+    "distinct integers that measure": (
+        rows(population=SHUFFLED, paid=SQUARES, grid=SQUARES),
+        ["population", "paid", "grid"],
+        [],
+    ),
+    "identifiers that repeat": (rows(id=every(1, 2, 3)), ["id"], []),
+    "an id that is no integer": (rows(id=[i + 0.5 for i in range(30)]), ["id"], []),
+}
+
+
+def in_categories(table):
+    """Return a pandas frame whose texts are categories, one of which is not in use."""
+    frame = pandas.DataFrame(table)
+    for name, column in table.items():
+        texts = {value for value in column if isinstance(value, str)}
+        if texts and name != "t":
+            frame[name] = pandas.Categorical(column, categories=sorted(texts | {"unused"}))
+    return frame
+
+
+def in_polars_categories(table):
+    frame = polars.DataFrame(table)
+    texts = [name for name in frame.columns if frame[name].dtype == polars.String and name != "t"]
+    return frame.with_columns(polars.col(texts).cast(polars.Categorical))
+
+
+def write_csv(table, path):
+    pandas.DataFrame(table).to_csv(path, index=False)
+
+
+def write_parquet(table, path):
+    parquet.write_table(pyarrow.table(table), path)
+
+
+def write_categories(table, path):
+    parquet.write_table(pyarrow.Table.from_pandas(in_categories(table)), path)
+
+
+#: Ways to store a table in a file.
+WRITERS = {"CSV": write_csv, "Parquet": write_parquet, "categories": write_categories}
+
+#: Ways to make a data frame of a table.
+FRAMES = {
+    "dict": dict,
+    "arrays": lambda table: {name: np.array(column) for name, column in table.items()},
+    "pandas": pandas.DataFrame,
+    "pandas categories": in_categories,
+    "polars": polars.DataFrame,
+    "polars categories": in_polars_categories,
+    "pyarrow": pyarrow.table,
+    "pyarrow dictionaries": lambda table: pyarrow.Table.from_pandas(in_categories(table)),
+}
+
+
+def stream_tasks(path, *columns, **options):
+    return ltl.open_stream(path, *columns, **options).collection()
+
+
+def ways(tmp_path):
+    """Return functions that read tasks from a table, by name; arguments are those of read_tasks."""
+
+    def from_file(write, read, table, *arguments, **options):
+        write(table, tmp_path / "table")
+        return read(tmp_path / "table", *arguments, **options)
+
+    def from_frame(frame, table, *arguments, **options):
+        return ltl.TaskSet.from_frame(frame(table), *arguments, **options)
+
+    found = {}
+    for kind, write in WRITERS.items():
+        for read in (read_tasks, stream_tasks):
+            found[f"{kind}, {read.__name__}"] = partial(from_file, write, read)
+    return found | {kind: partial(from_frame, frame) for kind, frame in FRAMES.items()}
+
+
+WAYS = list(ways(None))
+
+
+def names_left_out(caught):
+    return [re.match("column '(.*)' is left out", str(one.message))[1] for one in caught]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", TABLES)
+def test_every_way_to_read_a_table_gives_the_same_tasks(tmp_path, name, way):
+    table, names, left_out = TABLES[name]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tasks = ways(tmp_path)[way](table, "t", "y")
+    assert names_left_out(caught) == left_out
+    assert tasks.feature_names == tuple(names)
+    assert list(tasks.labels) == [f"s{i}" for i in range(6)]
+    expected = []
+    for feature in names:
+        column, _, text = feature.partition("=")
+        values = np.array(table[column])
+        expected.append(values == text if text else values)
+    X, y = map(np.concatenate, zip(*tasks, strict=True))
+    assert np.array_equal(X, np.stack(expected, axis=1))
+    assert np.array_equal(y, table["y"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_columns_that_are_named_or_dropped_cause_no_note(tmp_path, way):
+    table = rows(id=list(range(30)), a=SQUARES, when=every("2026-01-02"))
+    read = ways(tmp_path)[way]
+    assert read(table, "t", "y", features=["id", "a"]).feature_names == ("id", "a")
+    assert read(table, "t", "y", drop=["id", "when"]).feature_names == ("a",)
+
+
+@pytest.mark.parametrize("words", [("true", "false"), ("True", "False"), ("TRUE", "FALSE", "1")])
+def test_booleans_of_csv_are_numbers_in_any_case(table, words):
+    columns = rows(a=every(*words))
+    cells = zip(*columns.values(), strict=True)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in cells)]
+    path = table("\n".join(lines))
+    for read in (read_tasks, stream_tasks):
+        tasks = read(path, "t", "y")
+        assert tasks.feature_names == ("a",)
+        X = np.concatenate([X for X, _ in tasks])[:, 0]
+        assert np.array_equal(X, [word.lower() in ("true", "1") for word in columns["a"]])
+
+
+def test_numbers_as_labels_are_text_in_csv_and_numbers_elsewhere(tmp_path):
+    columns = {"t": [2, 2, 10, 10], "a": [1.5, 2, 3, 4], "y": [1.0, 2, 3, 4]}
+    labels = {way: list(read(columns, "t", "y").labels) for way, read in ways(tmp_path).items()}
+    for way, found in labels.items():
+        assert found == (["2", "10"] if "CSV" in way else [2, 10])
+
+
+DATES = [f"2026-01-{k + 1:02}" for k in range(30)]
+WORDY = [str(x) for x in SQUARES[:27]] + ["?", "n.a.", "?"]
+
+#: Mistakes: a table, the task and target columns if not t and y, and the message.
+MISTAKES = {
+    "dates as text": (
+        rows(a=DATES),
+        {},
+        r"column 'a' must hold numbers or text, got dates, times or durations \(text such as "
+        r"'2026-01-01'\): convert them to numbers, such as days since .* --drop",
+    ),
+    "times as text": (
+        rows(a=every("12:30", "09:15:00")),
+        {},
+        "column 'a' .* got dates, times or dur",
+    ),
+    "few dates": (
+        rows(a=every("2026-01-01T10:00", "x", "2026-1-2")),
+        {},
+        "'a' .* got dates, times",
+    ),
+    "words among numbers": (
+        rows(a=WORDY),
+        {},
+        r"column 'a' must hold numbers, got '\?', 'n.a.' in rows 28, 29, 30 \(row 1 follows the "
+        r"header\): replace each word by a number, remove the rows, or leave .* --drop",
+    ),
+    "a word in most rows": (
+        rows(a=[*map(str, range(5)), *["unknown"] * 25]),
+        {},
+        r"column 'a' must hold numbers, got 'unknown' in rows 6, 7, 8, 9, 10, ...",
+    ),
+    "many texts": (
+        {
+            "t": [f"s{i // 10}" for i in range(120)],
+            "a": [f"v{i % 60}" for i in range(120)],
+            "y": np.sin(np.arange(120)).tolist(),
+        },
+        {},
+        r"column 'a' must hold at most 50 distinct texts to be a category, got 60, such as 'v0': "
+        r"merge some, or leave the column out",
+    ),
+    "only identifiers": (
+        rows(id=SHUFFLED),
+        {},
+        "features must name a column, got only identifiers: 'id'",
+    ),
+    "text as target": (
+        rows(a=SQUARES, b=every("F", "M")),
+        {"target": "b"},
+        r"target must name a column of numbers, got 'b', which holds text such as 'F'\.$",
+    ),
+    "a number for the task, and text for the target": (
+        rows(a=SQUARES),
+        {"task": "y", "target": "t"},
+        "got 't', which holds text such as 's0': task and target may be swapped, since 'y' holds",
+    ),
+    "words in the target": (
+        rows(a=SQUARES) | {"y": WORDY},
+        {},
+        r"column 'y' must hold numbers, got '\?', 'n.a.' in rows 28, 29, 30",
+    ),
+    "a measurement as task": (
+        rows(a=SQUARES, school=[i // 5 for i in range(30)]),
+        {"task": "y", "target": "school"},
+        r"task must name a column of labels, got 'y', which looks like a measurement: 30 distinct "
+        r"numbers in 30 rows. Task and target \('school'\) may be swapped. If they are not, turn",
+    ),
+    "a measurement that repeats as task": (
+        rows(a=every(1, 2), b=[0.5 * (i % 25) for i in range(30)]),
+        {"task": "b"},
+        "got 'b', which looks like a measurement: 25 distinct numbers in 30 rows",
+    ),
+    "row numbers as task": (
+        rows(id=SHUFFLED, a=SQUARES),
+        {"task": "id"},
+        "got 'id', which looks like a measurement: 30 distinct numbers in 30 rows",
+    ),
+    "a task column as target": (
+        {
+            "score": [i * 7 % 5 for i in range(90)],
+            "a": [i * i for i in range(90)],
+            "school": [i // 3 for i in range(90)],
+        },
+        {"task": "score", "target": "school"},
+        r"target must name a column to predict, got 'school', which looks like a task column: each "
+        r"of its 30 values fills adjacent rows, and those of 'score' do not. Task and target may "
+        r"be swapped. If they are not, sort the rows by task",
+    ),
+    "a property of the task as target": (
+        rows(a=SQUARES, size=[i // 5 * 2.5 for i in range(30)]),
+        {"target": "size"},
+        r"target must name a column that varies within tasks, got 'size', which has one value in "
+        r"each task of 't'",
+    ),
+}
+
+#: Columns that are no mistake if they are declared to be categories.
+GOOD_CATEGORIES = {
+    "dates as text",
+    "times as text",
+    "few dates",
+    "words among numbers",
+    "a word in most rows",
+    "words in the target",
+}
+
+#: What a stream of CSV says when it reads the task.
+NO_NUMBER = "must hold finite numbers, got no number in row"
+FOUND_LATER = {
+    "words among numbers": f"task 's5': column 'a' {NO_NUMBER} 28",
+    "a word in most rows": f"task 's1': column 'a' {NO_NUMBER} 6",
+    "words in the target": f"task 's5': column 'y' {NO_NUMBER} 28",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is left out")
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        (name, way)
+        for name in MISTAKES
+        for way in WAYS
+        if name not in GOOD_CATEGORIES or not re.search("categories|dictionaries", way)
+    ],
+)
+def test_every_way_to_read_a_table_finds_the_same_mistakes(tmp_path, name, way):
+    columns, roles, message = MISTAKES[name]
+    if way == "CSV, stream_tasks":
+        message = FOUND_LATER.get(name, message)
+    with pytest.raises(ValueError, match=message) as error:
+        ways(tmp_path)[way](columns, **{"task": "t", "target": "y"} | roles)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("command", ["compare", "train"])
+@pytest.mark.parametrize("name", MISTAKES)
+def test_commands_report_mistakes_in_one_line(tmp_path, capsys, name, command):
+    columns, roles, message = MISTAKES[name]
+    path, out = tmp_path / "table.csv", tmp_path / "out.npz"
+    write_csv(columns, path)
+    roles = {"task": "t", "target": "y"} | roles
+    places = {"compare": "--out", "train": "--checkpoint"}
+    options = ["--task", roles["task"], "--target", roles["target"], places[command], str(out)]
+    if command == "train":
+        message = FOUND_LATER.get(name, message)
+        options += ["--validation", "2"]
+    assert cli.main([command, str(path), *options]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"fastltl {command}: ")
+    assert re.search(message.removesuffix("$"), last)
+    if name != "words in the target":  # train saves the tasks before
+        assert name in FOUND_LATER or not out.exists()
+
+
+def test_train_reads_text_and_prints_notes(tmp_path, capsys):
+    path, checkpoint = tmp_path / "table.csv", tmp_path / "c.npz"
+    columns = rows(id=SHUFFLED, a=every("F", "M"), b=np.cos(np.arange(30)).tolist(), c=DATES)
+    write_csv(columns, path)
+    options = ["--task", "t", "--target", "y", "--checkpoint", str(checkpoint), "--validation", "2"]
+    assert cli.main(["train", str(path), *options, "--drop", "c"]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Note: ")]
+    assert notes == [
+        "Note: column 'id' is left out, since it looks like identifiers; to keep it, name it in "
+        "features (command line: --features)."
+    ]
+    assert list(ltl.load(checkpoint).feature_names_in_) == ["a=F", "a=M", "b"]
+
+
+#: Columns that only a table with types can have, and what is said about them.
+TYPED_MISTAKES = {
+    "dates": (pyarrow.array([date(2026, 1, 2)] * 30), r"got dates, times or durations \("),
+    "times": (pyarrow.array([datetime(2026, 1, 2)] * 30), r"got dates, times or durations \("),
+    "times of day": (pyarrow.array([time(12, 30)] * 30), r"got dates, times or durations \("),
+    "durations": (pyarrow.array([timedelta(1)] * 30), r"got dates, times or durations \("),
+    "bytes": (pyarrow.array([b"a", b"b"] * 15), r"must hold numbers or text, got b\w+: convert it"),
+    "numbers as text": (
+        pyarrow.array(["1.5", "2", "3"] * 10),
+        r"must hold numbers, got text such as '1.5': convert it to numbers, as astype",
+    ),
+    "words among numbers": (
+        pyarrow.array(["1.5", "2", "?"] * 10),
+        r"must hold numbers, got '\?' in rows 3, 6, 9, 12, 15, ... \(row 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "Parquet, read_tasks",
+        "Parquet, stream_tasks",
+        "dict",
+        "arrays",
+        "pandas",
+        "polars",
+        "pyarrow",
+    ],
+)
+@pytest.mark.parametrize("name", TYPED_MISTAKES)
+def test_mistakes_of_types(tmp_path, name, way):
+    column, message = TYPED_MISTAKES[name]
+    with pytest.raises(ValueError, match=f"column 'a' .*{message}"):
+        ways(tmp_path)[way](rows(a=column), "t", "y")
+
+
+def with_gap(values):
+    """Return the values with None in rows 8 and 9."""
+    return [None if i in (7, 8) else value for i, value in enumerate(values)]
+
+
+GAPS = {
+    "integers": {"a": with_gap(SQUARES)},
+    "floats": {"a": with_gap(np.cos(np.arange(30)).tolist())},
+    "booleans": {"a": with_gap(every(True, False))},
+    "text": {"a": with_gap(every("F", "M"))},
+    "nothing but gaps": {"a": [None] * 30},
+    "target": {"a": SQUARES, "y": with_gap(SQUARES)},
+    "task": {"a": SQUARES, "t": with_gap(rows()["t"])},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", GAPS)
+def test_missing_values_are_refused_by_row_and_column(tmp_path, name, way):
+    columns = {"t": rows()["t"], "a": [], "y": rows()["y"]} | GAPS[name]
+    column = {"target": "y", "task": "t"}.get(name, "a")
+    found = "30 in rows 1, 2, 3, 4, 5, ..." if name == "nothing but gaps" else "2 in rows 8, 9"
+    message = rf"column '{column}' must have no missing values, got {found} \(row 1 follows"
+    if name == "task" and "stream" in way:
+        message = "every row of .* must name its task, got no label in row 8"
+    elif name == "task" and way in FRAMES:
+        message = "column 't' must name a task for every row"
+    elif "stream" in way:
+        row = 1 if name == "nothing but gaps" else 8
+        message = rf"task 's{row // 5}': column '{column}' must hold .*, got no.* in row {row} of "
+    with pytest.raises(ValueError, match=message):
+        ways(tmp_path)[way](columns, "t", "y")
+
+
+def test_targets_of_a_task_may_be_equal_by_chance():
+    """Few rows prove nothing, and neither does a target that is the same everywhere."""
+    few = {"t": [*"aabb"], "a": [1.0, 2.0, 3.0, 5.0], "y": [1, 1, 2, 2]}
+    assert len(ltl.TaskSet.from_frame(few, "t", "y")) == 2
+    constant = rows(a=SQUARES) | {"y": [1.0] * 30}
+    assert len(ltl.TaskSet.from_frame(constant, "t", "y")) == 6
+
+
+def test_few_levels_of_a_float_are_tasks():
+    doses = rows(a=SQUARES, dose=every(0.5, 1.0, 2.0))
+    assert list(ltl.TaskSet.from_frame(doses, "dose", "y", ["a"]).labels) == [0.5, 1.0, 2.0]
+
+
+def test_text_labels_may_all_be_distinct():
+    labels = rows(a=SQUARES, name=[f"p{i}" for i in range(30)])
+    assert len(ltl.TaskSet.from_frame(labels, "name", "y", ["a"])) == 30
+
+
+def test_target_in_runs_is_no_mistake_if_tasks_are_adjacent():
+    runs = {"t": [f"s{i // 45}" for i in range(90)], "a": [i * i for i in range(90)]}
+    table = runs | {"y": [i // 3 for i in range(90)]}
+    assert len(ltl.TaskSet.from_frame(table, "t", "y")) == 2

@@ -94,13 +94,11 @@ def test_dates_that_python_has_not_are_refused(tmp_path, kind):
     parquet.write_table(pyarrow.table(columns), path)
     with pytest.raises(ValueError, match=r"far.parquet must hold dates .* up to the year 9999"):
         list(ltl.open_stream(path, "t", "y"))
-    assert len(read_tasks(path, "t", "y")) == len(set(FAR[kind]))
-    with pytest.raises(
-        ValueError, match=r"target must name a column of numbers, got 't', .* such as np"
-    ):
-        read_tasks(path, "x", "t")
-    with pytest.raises(ValueError, match="column 't' must hold numbers or text, got"):
-        read_tasks(path, "x", "y")
+    with pytest.raises(ValueError, match=r"far.parquet must hold dates .* up to the year 9999"):
+        read_tasks(path, "t", "y")
+    for target in "ty":
+        with pytest.raises(ValueError, match="column 't' must hold numbers or text, got dates"):
+            read_tasks(path, "x", target)
 
 
 #: Features of which no machine has memory for a matrix: 200 TB.

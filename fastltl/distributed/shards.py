@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._columns import as_objects
 from fastltl._objective import MeanObjective, Names, TaskCollection, relative_scales
-from fastltl._validation import Array, check_computed, check_positive, reason_of
+from fastltl._validation import Array, as_objects, check_computed, check_positive, reason_of
 from fastltl.io.streams import open_stream
 from fastltl.tasks import TaskSet
 

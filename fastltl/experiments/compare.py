@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fastltl._frames import import_pandas
 from fastltl._validation import Array, check_count, check_flag, reason_of
 from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_rdataset, make_environment
@@ -43,7 +44,7 @@ from fastltl.experiments.verdict import (
     summarise,
 )
 from fastltl.metrics import evaluate
-from fastltl.tasks import TaskSet, import_pandas
+from fastltl.tasks import TaskSet
 
 #: Folds of the cross-validation over tasks.
 FOLDS = 4
@@ -172,7 +173,7 @@ def compare(
             raise TypeError(
                 f"{missing} must name a column of the data frame, got None; or pass a TaskSet."
             )
-        tasks = TaskSet.from_frame(tasks, task, target, features)
+        tasks = TaskSet.from_frame(tasks, task, target, features, drop=drop)
     elif not (task is None and target is None and features is None and len(drop) == 0):
         raise ValueError("task, target, features and drop go with a data frame, got a TaskSet.")
     if not isinstance(seed, int | np.integer) or seed < 0:

@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fastltl
-from fastltl._columns import as_objects
-from fastltl._validation import check_path, read_errors
+from fastltl._validation import as_objects, check_path, read_errors
 from fastltl.tasks import TaskSet
 
 #: Format of checkpoints. Every format stays readable: tests keep samples of each.

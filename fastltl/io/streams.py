@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import warnings
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from os import PathLike
@@ -16,26 +14,22 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._columns import choose_features, is_missing
+from fastltl._columns import (
+    DROP,
+    Column,
+    Encoding,
+    check_roles,
+    choose_encoding,
+    choose_features,
+    feature_matrix,
+    feature_names,
+    target_numbers,
+)
 from fastltl._objective import TaskSource
-from fastltl._validation import Array, check_choice, check_path, read_errors
+from fastltl._validation import Array, check_choice, check_path, is_missing, read_errors
 from fastltl.io.checkpoints import read_npy_header
-from fastltl.io.tables import CSVRows, arrow_errors, arrow_floats, csv_options, table_format
+from fastltl.io.tables import SAMPLE_BLOCKS, arrow_errors, arrow_labels, open_table
 from fastltl.tasks import Task, TaskSet
-
-#: Approximate size in bytes of the blocks that a table is read in.
-BLOCK_BYTES = 2**20
-
-#: Parquet files up to this size are read whole. From larger ones pyarrow reads page by page, and
-#: reserves the size that a page claims to have, up to 2 GB if the file is damaged.
-SMALL_BYTES = 2**23
-
-#: Memory that must be free before pyarrow reads: when it runs out within, pyarrow may wait for ever
-#: or abort the process, where NumPy raises MemoryError.
-SPARE_BYTES = 2**27
-
-#: Texts that stand for a missing value in a CSV file.
-MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A"]
 
 
 class StreamedTask(NamedTuple):
@@ -64,14 +58,20 @@ def open_stream(
     repeats: str = "error",
     *,
     drop: Sequence[str] = (),
-    encoding: Mapping[str, list[str] | None] | None = None,
+    encoding: Encoding | None = None,
     optional_target: bool = False,
 ) -> TaskStream:
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
     The rows of a task must be adjacent. Memory does not grow with the file: it holds the largest
-    task (of a folder, the largest file), about 20 megabytes, and 20 bytes for each task read, to
+    task (of a folder, the largest file), about 40 megabytes, and 20 bytes for each task read, to
     detect labels that repeat.
+
+    Columns become features by the rules of `TaskSet.from_frame`, as the first 8 megabytes of the
+    file suggest, in a Parquet file at 8 bytes a value: files up to that size are seen whole. A
+    category that comes up later has zeros in all indicator columns of its column; the first one is
+    named in a warning. Tasks with missing values, or words in a column of numbers, raise an error
+    when they are read. In a CSV file task labels are text.
 
     Parameters
     ----------
@@ -84,13 +84,15 @@ def open_stream(
     target : str
         The column, or array, with the targets.
     features : sequence of str, optional
-        The columns, or arrays of one or two dimensions, to learn from; by default all others.
+        The columns, or arrays of one or two dimensions, to learn from; by default all others but
+        row numbers and identifiers.
     repeats : {"error", "task"}
         Whether a label that appears again after another task is an error or starts a new task.
     drop : sequence of str
-        Columns to leave out.
-    encoding : mapping, optional
-        `encoding` of another stream, to read the same columns in the same way.
+        Columns, or arrays, to ignore.
+    encoding : dict, optional
+        `encoding` of another stream, in place of `features` and `drop`: the columns that it names,
+        in any order, become the same features.
     optional_target : bool
         Whether there may be no target column, or `target` be None: then all targets are missing.
 
@@ -116,19 +118,34 @@ def open_stream(
     path = check_path(path)
     check_choice(repeats, "repeats", ("error", "task"))
     if path.is_dir():
-        return TaskStream(_Folder(path, task, target, features, optional_target), repeats)
+        if encoding is not None:
+            raise ValueError(f"encoding must be None for the folder {path}, got {encoding!r:.80}.")
+        folder = _Folder(path, task, target, features, drop, optional_target)
+        return TaskStream(folder, repeats)
     if not path.exists():
         raise FileNotFoundError(2, "No such file or folder", str(path))
     if not path.is_file():
         raise ValueError(f"path must be a file or a folder of .npz files, got {path}.")
     if task is None:
         raise ValueError(f"task must name a column of {path}, got None.")
-    with path.open("rb") as file:
-        start = file.read(2**20)
-    table = _Parquet if table_format(start, path) == "Parquet" else _CSV
-    if encoding is not None:
-        features, drop = list(encoding), ()
-    return TaskStream(table(path, task, target, features, drop, optional_target), repeats)
+    table = _Table(path, task, target, features, drop, encoding, optional_target)
+    return TaskStream(table, repeats)
+
+
+def check_encoding(encoding: Any) -> Encoding:
+    """Check an encoding that comes from outside."""
+    if not isinstance(encoding, dict) or not encoding:
+        raise ValueError(f"encoding must be a dict of columns, got {encoding!r:.80}.")
+    for name, categories in encoding.items():
+        texts = categories if isinstance(categories, list) else []
+        are_texts = bool(texts) and all(isinstance(text, str) for text in texts)
+        if not isinstance(name, str) or not (categories is None or are_texts):
+            raise ValueError(
+                "encoding must give None or a list of categories for each column, got "
+                f"{categories!r:.80} for {name!r:.80}."
+            )
+    feature_names(encoding)
+    return dict(encoding)
 
 
 class TaskStream(TaskSource):
@@ -156,9 +173,12 @@ class TaskStream(TaskSource):
         return self._source.target is not None
 
     @property
-    def encoding(self) -> dict[str, list[str] | None] | None:
-        """The categories of each feature column, None for numbers; None for a folder."""
-        return None if isinstance(self._source, _Folder) else dict.fromkeys(self.feature_names)
+    def encoding(self) -> Encoding | None:
+        """How columns become features: None for numbers, and else the list of its categories.
+
+        It is a dict of lists of text, ready for JSON; None for a folder.
+        """
+        return self._source.encoding
 
     @property
     def n_features(self) -> int:
@@ -177,14 +197,15 @@ class TaskStream(TaskSource):
     def check(self, task: StreamedTask) -> Task:
         """Return the task as (X, y); raise ValueError if a number is missing or not finite."""
         targets = task.y[:, None], [self._source.target]
-        for array, columns in ((task.X, self.feature_names), targets):
+        for array, columns in ((task.X, self._source.columns), targets):
             if not np.isfinite(array).all():
                 i, j = np.argwhere(~np.isfinite(array))[0]
-                value = "no number" if np.isnan(array[i, j]) else array[i, j]
+                is_text = (self.encoding or {}).get(columns[j]) is not None
+                wanted, none = ("text", "none") if is_text else ("finite numbers", "no number")
+                value = none if np.isnan(array[i, j]) else array[i, j]
                 raise ValueError(
-                    f"task {task.label!r}: column {columns[j]!r} must hold finite numbers, got "
-                    f"{value} in row {task.row + i} of {self._source.path}; correct it, or leave "
-                    "the column out of features."
+                    f"task {task.label!r}: column {columns[j]!r} must hold {wanted}, got {value} "
+                    f"in row {task.row + i} of {self._source.path}: correct it, {DROP}."
                 )
         return task.X, task.y
 
@@ -239,8 +260,10 @@ class _DigestSet:
         """Add a label; return False if it was in the set already."""
         digest = hashlib.blake2b(repr(label).encode(), digest_size=16).digest()
         digest = digest.replace(b"\0", b"1")  # NumPy drops trailing zero bytes
-        place = int(np.searchsorted(self._sorted, digest))
-        if digest in self._recent or digest in self._sorted[place : place + 1]:
+        if digest in self._recent:
+            return False
+        place = self._sorted.searchsorted(digest) if len(self._sorted) else 0
+        if place < len(self._sorted) and self._sorted[place] == digest:
             return False
         self._recent.add(digest)
         if len(self._recent) > 4096 + len(self._sorted) // 4:
@@ -249,10 +272,8 @@ class _DigestSet:
         return True
 
 
-class _Table(ABC):
-    """A table that pyarrow reads."""
-
-    kind: str
+class _Table:
+    """A CSV or Parquet file."""
 
     def __init__(
         self,
@@ -261,155 +282,82 @@ class _Table(ABC):
         target: str | None,
         features: Sequence[str] | None,
         drop: Sequence[str],
+        encoding: Encoding | None,
         optional_target: bool,
     ) -> None:
         self.path, self.task = path, task
-        _check_memory()
-        with arrow_errors(path, self.kind), self._open([]) as (names, _):
-            self.target = target if target in names else None
-            self.feature_names = choose_features(
-                names, path, task, target, features, drop, optional_target
-            )
-        self.columns = [task, *self.feature_names]
-        if self.target is not None:
-            self.columns.append(self.target)
+        self._table = open_table(path)
+        self._warned: set[str] = set()  # columns with a category that is not in the encoding
+        if encoding is not None:
+            encoding = check_encoding(encoding)
+            features, drop = list(encoding), ()
+        names = self._table.names
+        chosen = choose_features(names, path, task, target, features, drop, optional_target)
+        self.target = target if target in names else None
+        if encoding is None:
+            encoding = self._choose_encoding(chosen, features is not None)
+        self.encoding: Encoding | None = encoding
+        self.feature_names = feature_names(encoding)
+        #: The column of each feature.
+        self.columns = [
+            name
+            for name, texts in encoding.items()
+            for _ in range(1 if texts is None else len(texts))
+        ]
+
+    def _choose_encoding(self, features: list[str], are_named: bool) -> Encoding:
+        """Choose the encoding of the features by the first blocks; check task and target."""
+        with arrow_errors(self.path, self._table.kind):
+            start = self._table.read([self.task, *self._targets, *features], SAMPLE_BLOCKS)
+            if start is None:
+                return dict.fromkeys(features)
+            codes, labels = arrow_labels(start[self.task])
+            columns = {name: self._table.column(start[name], name) for name in features}
+            targets = {name: self._table.column(start[name], name) for name in self._targets}
+        for name, target in targets.items():
+            y = target_numbers(target, name, self.task, labels, is_whole=False)
+            check_roles(self.task, codes, labels, name, y)
+        return choose_encoding(columns, are_named, is_whole=False)
+
+    @property
+    def _targets(self) -> list[str]:
+        """The column of targets, if there is one."""
+        return [] if self.target is None else [self.target]
 
     def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
         """Read the runs; a last line without newline is added to `cut`, if given."""
-        _check_memory()
-        with arrow_errors(self.path, self.kind), self._open(self.columns, cut) as (_, batches):
-            for batch in batches:
-                batch.validate(full=True)  # finds text that is not valid UTF-8
-                labels = batch.column(self.task)
-                if hasattr(labels, "dictionary_decode"):
-                    labels = labels.dictionary_decode()
-                labels = labels.dictionary_encode("encode")
-                codes = labels.indices.to_numpy(zero_copy_only=False)
-                X = [self._numbers(batch.column(name), name)[0] for name in self.feature_names]
-                y, missing = np.full(len(codes), np.nan), np.ones(len(codes), dtype=bool)
+        encoding, n_rows = self.encoding or {}, 0
+        numbers = [*self._targets, *(name for name, texts in encoding.items() if texts is None)]
+        names = [self.task, *self._targets, *encoding]
+        with arrow_errors(self.path, self._table.kind):
+            for batch in self._table.batches(names, numbers, cut):
+                codes, labels = arrow_labels(batch.column(self.task))
+                columns = {
+                    name: self._table.column(batch.column(name), name, texts is not None)
+                    for name, texts in encoding.items()
+                }
+                self._warn_of_new_categories(columns, n_rows)
+                target = Column(np.full(len(codes), np.nan))
                 if self.target is not None:
-                    y, missing = self._numbers(batch.column(self.target), self.target)
-                names = labels.dictionary.to_pylist()
-                yield from _split_runs(codes, names, np.stack(X, axis=1), y, missing)
-                _check_memory()
+                    target = self._table.column(batch.column(self.target), self.target)
+                X, y = feature_matrix(columns, encoding), target.as_numbers()
+                yield from _split_runs(codes, labels, X, y, target.missing)
+                n_rows += len(y)
 
-    @abstractmethod
-    def _open(
-        self, columns: list[str], cut: list[bytes] | None = None
-    ) -> AbstractContextManager[tuple[list[str], Iterable[Any]]]:
-        """Open the file; yield the names of all its columns, and record batches of `columns`."""
-
-    @abstractmethod
-    def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
-        """Convert a column to floats, NaN where it has no number; also mark missing values."""
-
-
-def _check_memory() -> None:
-    """Raise MemoryError if there is too little memory for pyarrow."""
-    try:
-        np.empty(SPARE_BYTES, np.uint8)
-    except MemoryError as error:
-        needed = f"reading needs {SPARE_BYTES // 2**20} MB of free memory"
-        raise MemoryError(f"out of memory: {needed}") from error
-
-
-class _Parquet(_Table):
-    kind = "Parquet"
-
-    @contextmanager
-    def _open(
-        self, columns: list[str], cut: list[bytes] | None = None
-    ) -> Iterator[tuple[list[str], Iterable[Any]]]:
-        import pyarrow
-        from pyarrow import parquet
-
-        source, buffer_size = self.path, 2**20
-        if self.path.stat().st_size <= SMALL_BYTES:
-            source, buffer_size = pyarrow.BufferReader(self.path.read_bytes()), 0
-        n_rows = max(1, BLOCK_BYTES // (8 * max(1, len(columns))))
-        # pre_buffer=True would load a whole row group ahead.
-        with parquet.ParquetFile(source, pre_buffer=False, buffer_size=buffer_size) as file:
-            batches = file.iter_batches(n_rows, columns=columns, use_threads=False)
-            yield file.schema_arrow.names, batches
-
-    def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
-        values = arrow_floats(column)
-        if values is None:
-            wanted = f"column {name!r} of {self.path} must hold numbers"
-            raise ValueError(f"{wanted}, got {column.type}: leave it out of features.")
-        return values, np.isnan(values)
-
-
-class _CSV(_Table):
-    kind = "CSV"
-
-    @contextmanager
-    def _open(
-        self, columns: list[str], cut: list[bytes] | None = None
-    ) -> Iterator[tuple[list[str], Iterable[Any]]]:
-        import pyarrow
-        from pyarrow import csv
-
-        with self.path.open("rb") as file:
-            start = file.read(2**20)
-            parse = csv_options(start)
-            header = re.split(rb"[\r\n]", start.lstrip(), maxsplit=1)[0]
-            size = max(BLOCK_BYTES, 64 * len(header))
-            file.seek(0)
-            rows = CSVRows(file, size, parse.delimiter)
-            whole = csv.ReadOptions(block_size=len(rows.header) + 1)
-            with csv.open_csv(pyarrow.BufferReader(rows.header), whole, parse) as reader:
-                names = reader.schema.names
-            yield names, self._batches(rows.blocks(cut), parse, names, columns)
-
-    def _batches(
-        self, blocks: Iterable[bytes], parse: Any, names: list[str], columns: list[str]
-    ) -> Iterator[Any]:
-        """Parse blocks of rows one by one."""
-        import pyarrow
-        from pyarrow import csv
-
-        # Columns are read as text, since pyarrow would infer types from the first block alone.
-        types = dict.fromkeys(columns, pyarrow.string())
-        convert = csv.ConvertOptions(column_types=types, include_columns=columns)
-        n_rows = 0
-        for block in blocks:
-            one_block: dict[str, Any] = {"use_threads": False, "block_size": len(block) + 1}
-            read = csv.ReadOptions(column_names=names, **one_block)
-            try:
-                with csv.open_csv(pyarrow.BufferReader(block), read, parse, convert) as reader:
-                    batches = list(reader)
-            except pyarrow.ArrowInvalid as error:
-                # pyarrow counts rows from the start of the block.
-                found = re.match(r"(.*?Row #)(\d+)(.*)", str(error))
-                if found is None:
-                    raise
-                message = f"{found[1]}{n_rows + int(found[2])}{found[3]}"
-                raise pyarrow.ArrowInvalid(message) from error
-            yield from batches
-            n_rows += sum(map(len, batches))
-
-    def _numbers(self, column: Any, name: str) -> tuple[Array, npt.NDArray[np.bool_]]:
-        import pyarrow
-        from pyarrow import compute
-
-        text = compute.utf8_trim_whitespace(column)
-        try:
-            values: Array = text.cast("float64").to_numpy(zero_copy_only=False)
-        except pyarrow.ArrowInvalid:
-            values = np.array([_parse_float(cell) for cell in text.to_pylist()])
-        missing = np.isnan(values)
-        if missing.any():
-            missing = np.asarray(compute.is_in(text, value_set=pyarrow.array(MISSING)))
-        return values, missing
-
-
-def _parse_float(text: str) -> float:
-    """Return the number that a text spells, or NaN."""
-    try:
-        return np.nan if "_" in text else float(text)  # float() accepts 1_000
-    except ValueError:
-        return np.nan
+    def _warn_of_new_categories(self, columns: dict[str, Column], n_rows: int) -> None:
+        for name, texts in (self.encoding or {}).items():
+            if texts is None or name in self._warned:
+                continue
+            for code, text in enumerate(columns[name].texts):
+                if text not in texts:
+                    self._warned.add(name)
+                    row = n_rows + 1 + int(np.argmax(columns[name].codes == code))
+                    warnings.warn(
+                        f"column {name!r} has the new category {text!r} in row {row} of "
+                        f"{self.path}: its indicators are all 0 there, and for any other new one.",
+                        stacklevel=2,
+                    )
+                    break
 
 
 class _Folder:
@@ -421,18 +369,20 @@ class _Folder:
         task: str | None,
         target: str | None,
         features: Sequence[str] | None,
+        drop: Sequence[str],
         optional_target: bool,
     ) -> None:
         self.path, self.task = path, task
+        self.encoding: Encoding | None = None
         self.files = sorted(file for file in path.glob("*.npz") if file.is_file())
         if not self.files:
             raise ValueError(f"{path} must hold .npz files, got none.")
         arrays = self._read(self.files[0])
-        self.target = target if target in arrays else None
         # Without a task array the file names are the labels; "" stands for that array.
         names = [*arrays, ""] if task is None else [*arrays]
+        self.target = target if target in arrays else None
         self.features = choose_features(
-            names, self.files[0], task or "", target, features, (), optional_target
+            names, self.files[0], task or "", target, features, drop, optional_target
         )
         self.feature_names = []
         for name in self.features:
@@ -442,6 +392,7 @@ class _Folder:
         if len(set(self.feature_names)) < len(self.feature_names):
             shown = ", ".join(self.feature_names)
             raise ValueError(f"{path} must have distinct feature names, got {shown}.")
+        self.columns = self.feature_names
 
     def _read(self, file: Path) -> dict[str, Any]:
         with (

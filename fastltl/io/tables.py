@@ -1,23 +1,41 @@
-"""Read tasks from a table in a CSV or Parquet file."""
+"""Read the columns of a CSV or Parquet file, and tasks from them."""
 
 from __future__ import annotations
 
 import codecs
+import io
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
-from fastltl._columns import choose_features
-from fastltl._validation import Array, check_path, reason_of
+from fastltl._columns import Column, check_whole, choose_features, refuse_type
+from fastltl._validation import Array, as_objects, check_path, reason_of
 from fastltl.tasks import TaskSet
 
-#: A column of text with more distinct values is taken for names, not for categories.
-MAX_CATEGORIES = 50
+#: Approximate size in bytes of the blocks that a table is read in.
+BLOCK_BYTES = 2**20
+
+#: Blocks that are looked at when a stream is opened: files up to 8 megabytes are seen whole.
+SAMPLE_BLOCKS = 8
+
+#: Parquet files up to this size are read whole. From larger ones pyarrow reads page by page, and
+#: reserves the size that a page claims to have, up to 2 GB if the file is damaged.
+SMALL_BYTES = 2**23
+
+#: Memory that must be free before pyarrow reads: when it runs out within, pyarrow may wait for ever
+#: or abort the process, where NumPy raises MemoryError.
+SPARE_BYTES = 2**27
+
+#: Texts that stand for a missing value in a CSV file.
+MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A"]
 
 
 def read_tasks(
@@ -27,10 +45,10 @@ def read_tasks(
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
 ) -> TaskSet:
-    """Read tasks from a CSV or Parquet file.
+    """Read tasks from a CSV or Parquet file, by the rules of `TaskSet.from_frame`.
 
-    Numeric columns become features unchanged. A column of text becomes one indicator column of
-    zeros and ones for each of its values, named ``column=value``.
+    In a CSV file cells that spell numbers are numbers, true and false are 1 and 0, and task labels
+    are text. Empty cells, and cells such as NA, are missing values, which are an error.
 
     Parameters
     ----------
@@ -39,54 +57,22 @@ def read_tasks(
     task, target : str
         Columns with the task label and the target of each row.
     features : sequence of str, optional
-        Columns to learn from; by default all the others.
+        Columns to learn from; by default all others but row numbers and identifiers.
     drop : sequence of str
         Columns to ignore.
     """
     path = check_path(path)
-    table = _read_table(path)
-    features = choose_features(table.column_names, path, task, target, features, drop)
-    if table.num_rows == 0:
-        raise ValueError(f"{path} has a header but no rows.")
-    for name in (task, target, *features):
-        _check_no_missing(table[name], name)
-    labels, targets = table[task].to_numpy(zero_copy_only=False), arrow_floats(table[target])
-    if targets is None:
-        first = table[target].to_numpy(zero_copy_only=False)[0]  # as_py has no dates after 9999
-        found = f"{target!r}, which holds {table[target].type} such as {first!r}"
-        if labels.dtype.kind in "fiu":
-            found += f": task and target may be swapped, since {task!r} holds numbers"
-        raise ValueError(f"target must name a column of numbers, got {found}.")
-    columns: dict[str, Any] = {task: labels, target: targets}
-    for name in features:
-        values = arrow_floats(table[name])
-        encoded = {name: values} if values is not None else _encode_text(table[name], name)
-        if clash := encoded.keys() & columns.keys():
-            raise ValueError(f"{min(clash)!r} is both a column and a value of {name!r}: rename it.")
-        columns |= encoded
-    return TaskSet.from_frame(columns, task, target)
-
-
-def _read_table(path: Path) -> Any:
-    """Read a whole file into a pyarrow table."""
-    content = path.read_bytes()  # once: a pipe cannot be read twice
-    kind = table_format(content, path)
-    with arrow_errors(path, kind):
-        import pyarrow
-        from pyarrow import csv, parquet
-
-        if kind == "Parquet":
-            table = parquet.read_table(pyarrow.BufferReader(content))
-            table.validate(full=True)  # finds text that is not valid UTF-8
-            return table
-        # A block holds the header and some rows, however many columns there are.
-        block_size = min(max(2**20, 64 * len(content.partition(b"\n")[0])), 2**30)
-        return csv.read_csv(
-            pyarrow.BufferReader(content),
-            read_options=csv.ReadOptions(block_size=block_size),
-            parse_options=csv_options(content),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True),
-        )
+    table = open_table(path, path.read_bytes())  # once: a pipe cannot be read twice
+    chosen = choose_features(table.names, path, task, target, features, drop)
+    with arrow_errors(path, table.kind):
+        whole = table.read([task, target, *chosen])
+        if whole is None:
+            raise ValueError(f"{path} has a header but no rows.")
+        codes, labels = arrow_labels(whole[task])
+        columns = {name: table.column(whole[name], name) for name in (target, *chosen)}
+    unnamed = [i for i, label in enumerate(labels) if label is None or label == ""]
+    check_whole(Column(None, np.where(np.isin(codes, unnamed), -1, codes)), task)
+    return TaskSet.from_frame({task: as_objects(labels)[codes], **columns}, task, target, features)
 
 
 @contextmanager
@@ -102,6 +88,8 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
         raise
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = reason_of(error).rstrip(".")
+        if "UTF8" in reason:
+            reason += ": save the file as UTF-8"
         raise ValueError(f"{path} cannot be read as a {kind} table: {reason}.") from error
     except UnicodeEncodeError as error:
         raise ValueError(f"{path} must have a name in UTF-8 to be opened: rename it.") from error
@@ -112,17 +100,199 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
         ) from error
 
 
-def table_format(start: bytes, path: Path) -> str:
-    """Return "Parquet" or "CSV", judging by the first bytes of a file."""
+def open_table(path: Path, content: bytes | None = None) -> Table:
+    """Open a CSV or Parquet file, or one whose content was read already."""
+    start = content
+    if start is None:
+        with path.open("rb") as file:
+            start = file.read(2**20)
     if not start.strip():
         raise ValueError(f"{path} is empty, expected a CSV or Parquet table.")
     for mark, packed in ((b"PK\x03\x04", "an Excel workbook or zip file"), (b"\x1f\x8b", "gzip")):
         if start.startswith(mark):
             raise ValueError(f"{path} must be CSV or Parquet, got {packed}: save it as CSV.")
-    return "Parquet" if start.startswith(b"PAR1") else "CSV"
+    return Parquet(path, content) if start.startswith(b"PAR1") else CSV(path, content)
 
 
-def csv_options(content: bytes) -> Any:
+class Table(ABC):
+    """A file that pyarrow reads."""
+
+    kind: str
+
+    def __init__(self, path: Path, content: bytes | None) -> None:
+        self.path, self.content = path, content
+        check_memory()
+        with arrow_errors(path, self.kind), self._open([], (), None) as (names, _):
+            self.names = names
+
+    def batches(
+        self, columns: list[str], numbers: Sequence[str] = (), cut: list[bytes] | None = None
+    ) -> Iterator[Any]:
+        """Read record batches.
+
+        Columns of CSV are text, but those in `numbers` are floats where their cells allow it. A
+        last line of CSV without newline is added to `cut`, if given.
+        """
+        check_memory()
+        with self._open(columns, numbers, cut) as (_, batches):
+            for batch in batches:
+                batch.validate(full=True)  # finds text that is not valid UTF-8
+                yield batch
+                check_memory()
+
+    def read(self, columns: list[str], n_blocks: int | None = None) -> Any:
+        """Read the first blocks, or all, into a pyarrow table; return None if there are no rows.
+
+        Of the first blocks, those that cannot be parsed are left out, unless it is the first.
+        """
+        import pyarrow
+
+        found: list[Any] = []
+        try:
+            for batch in islice(self.batches(columns), n_blocks):
+                found.append(batch)  # noqa: PERF402
+        except pyarrow.ArrowInvalid:
+            if n_blocks is None or not found:
+                raise
+        return pyarrow.Table.from_batches(found) if sum(map(len, found)) else None
+
+    @abstractmethod
+    def column(self, column: Any, name: str, as_text: bool = False) -> Column:
+        """Convert a pyarrow column; in CSV to text only, or else to numbers if it spells them."""
+
+    @abstractmethod
+    def _open(
+        self, columns: list[str], numbers: Sequence[str], cut: list[bytes] | None
+    ) -> AbstractContextManager[tuple[list[str], Iterable[Any]]]:
+        """Open the file; yield the names of all its columns, and record batches of `columns`."""
+
+
+def check_memory() -> None:
+    """Raise MemoryError if there is too little memory for pyarrow."""
+    try:
+        np.empty(SPARE_BYTES, np.uint8)
+    except MemoryError as error:
+        needed = f"reading needs {SPARE_BYTES // 2**20} MB of free memory"
+        raise MemoryError(f"out of memory: {needed}") from error
+
+
+class Parquet(Table):
+    kind = "Parquet"
+
+    @contextmanager
+    def _open(
+        self, columns: list[str], numbers: Sequence[str], cut: list[bytes] | None
+    ) -> Iterator[tuple[list[str], Iterable[Any]]]:
+        import pyarrow
+        from pyarrow import parquet
+
+        source, buffer_size = self.path, 2**20
+        content = self.content
+        if content is None and self.path.stat().st_size <= SMALL_BYTES:
+            content = self.path.read_bytes()
+        if content is not None:
+            source, buffer_size = pyarrow.BufferReader(content), 0
+        n_rows = max(1, BLOCK_BYTES // (8 * max(1, len(columns))))
+        # pre_buffer=True would load a whole row group ahead.
+        with parquet.ParquetFile(source, pre_buffer=False, buffer_size=buffer_size) as file:
+            batches = file.iter_batches(n_rows, columns=columns, use_threads=False)
+            yield file.schema_arrow.names, batches
+
+    def column(self, column: Any, name: str, as_text: bool = False) -> Column:
+        from pyarrow import types
+
+        is_category = types.is_dictionary(column.type)
+        if is_category:
+            column = column.cast(column.type.value_type)  # not all its values may be in use
+        kind = column.type
+        if types.is_temporal(kind):
+            refuse_type(name, str(kind), is_time=True)
+        if not is_category and (values := arrow_floats(column)) is not None:
+            return Column(values)
+        is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+        if not (is_text or is_category or types.is_null(kind)):
+            refuse_type(name, str(kind), is_time=False)
+        codes, texts = _distinct(column.cast("large_string"))
+        return Column(None, codes, texts.to_pylist(), is_category)
+
+
+class CSV(Table):
+    kind = "CSV"
+
+    @contextmanager
+    def _open(
+        self, columns: list[str], numbers: Sequence[str], cut: list[bytes] | None
+    ) -> Iterator[tuple[list[str], Iterable[Any]]]:
+        import pyarrow
+        from pyarrow import csv
+
+        with self.path.open("rb") if self.content is None else io.BytesIO(self.content) as file:
+            start = file.read(2**20)
+            parse = _csv_options(start)
+            header = re.split(rb"[\r\n]", start.lstrip(), maxsplit=1)[0]
+            size = max(BLOCK_BYTES, 64 * len(header))
+            file.seek(0)
+            rows = CSVRows(file, size, parse.delimiter)
+            whole = csv.ReadOptions(block_size=len(rows.header) + 1)
+            with csv.open_csv(pyarrow.BufferReader(rows.header), whole, parse) as reader:
+                names = reader.schema.names
+            # Types are given, since pyarrow would infer them from each block alone.
+            types = dict.fromkeys(columns, pyarrow.string())
+            types |= dict.fromkeys(numbers, pyarrow.float64())
+            yield names, self._batches(rows.blocks(cut), parse, names, types)
+
+    def _batches(
+        self, blocks: Iterable[bytes], parse: Any, names: list[str], types: dict[str, Any]
+    ) -> Iterator[Any]:
+        """Parse blocks of rows one by one."""
+        import pyarrow
+        from pyarrow import csv
+
+        def parsed(block: bytes) -> list[Any]:
+            read = csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1)
+            convert = csv.ConvertOptions(
+                column_types=types, include_columns=list(types), null_values=MISSING
+            )
+            with csv.open_csv(pyarrow.BufferReader(block), read, parse, convert) as reader:
+                return list(reader)
+
+        n_rows = 0
+        for block in blocks:
+            try:
+                try:
+                    batches = parsed(block)
+                except pyarrow.ArrowInvalid:  # a cell is no number; others may follow
+                    types = dict.fromkeys(types, pyarrow.string())
+                    batches = parsed(block)
+            except pyarrow.ArrowInvalid as error:
+                # pyarrow counts rows from the start of the block.
+                found = re.match(r"(.*?Row #)(\d+)(.*)", str(error))
+                if found is None:
+                    raise
+                message = f"{found[1]}{n_rows + int(found[2])}{found[3]}"
+                raise pyarrow.ArrowInvalid(message) from error
+            yield from batches
+            n_rows += sum(map(len, batches))
+
+    def column(self, column: Any, name: str, as_text: bool = False) -> Column:
+        import pyarrow
+        from pyarrow import compute, types
+
+        if types.is_floating(column.type):
+            return Column(arrow_floats(column))
+        trimmed = compute.utf8_trim_whitespace(column)
+        is_missing = compute.is_in(trimmed, value_set=pyarrow.array(MISSING))
+        if not as_text:
+            try:
+                numbers = compute.if_else(is_missing, None, trimmed).cast("float64")
+                return Column(arrow_floats(numbers))
+            except pyarrow.ArrowInvalid:
+                pass  # some cell is no number
+        codes, texts = _distinct(compute.if_else(is_missing, None, column))
+        return Column(None, codes, texts.to_pylist(), is_csv=True)
+
+
+def _csv_options(content: bytes) -> Any:
     """Parse CSV by the comma, semicolon or tab, whichever is most frequent in the header."""
     from pyarrow import csv
 
@@ -187,16 +357,23 @@ class CSVRows:
             end = int(quotes[n_before - 1])
 
 
-def _check_no_missing(column: Any, name: str) -> None:
-    values = column.to_numpy(zero_copy_only=False)
-    is_float = values.dtype.kind == "f"  # null has become NaN
-    rows = np.flatnonzero(np.isnan(values) if is_float else column.is_null()) + 1
-    if rows.size:
-        shown = ", ".join(map(str, rows[:5])) + (", ..." if rows.size > 5 else "")
-        raise ValueError(
-            f"column {name!r} must have no missing values, got {rows.size} in rows {shown} "
-            "(row 1 follows the header): fill them in, or drop the rows or the column."
-        )
+def _distinct(column: Any, nulls: str = "mask") -> tuple[npt.NDArray[np.int64], Any]:
+    """Return the distinct values of a column in order of appearance, and the index of each row's.
+
+    The index of a null is -1, or that of None with ``nulls="encode"``.
+    """
+    encoded = column.dictionary_encode(nulls)
+    chunks = encoded.unify_dictionaries().chunks if hasattr(encoded, "chunks") else [encoded]
+    codes = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks]
+    return np.concatenate(codes).astype(np.int64), chunks[0].dictionary
+
+
+def arrow_labels(column: Any) -> tuple[npt.NDArray[np.int64], list[Any]]:
+    """Return the index of each row's task label, and the labels; null is None."""
+    if hasattr(column.type, "index_type"):
+        column = column.cast(column.type.value_type)
+    codes, labels = _distinct(column, "encode")
+    return codes, labels.to_pylist()
 
 
 def arrow_floats(column: Any) -> Array | None:
@@ -209,27 +386,3 @@ def arrow_floats(column: Any) -> Array | None:
     elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         return None
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _encode_text(column: Any, name: str) -> dict[str, Array]:
-    from pyarrow import types
-
-    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_binary(kind):
-        raise ValueError(f"column {name!r} must hold UTF-8 text, got other bytes.")
-    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
-        raise ValueError(f"column {name!r} must hold numbers or text, got {column.type}: drop it.")
-    values = np.array(column.to_pylist(), dtype=str)
-    distinct = len(np.unique(values))
-    if distinct > MAX_CATEGORIES:
-        raise ValueError(
-            f"column {name!r} must hold at most {MAX_CATEGORIES} distinct texts to be a category, "
-            f"got {distinct}, such as {str(values[0])!r}: drop it."
-        )
-    return indicators(values, name)
-
-
-def indicators(values: Iterable[Any], name: str) -> dict[str, Array]:
-    """Encode a column of text as one column of zeros and ones for each value, sorted by value."""
-    text = np.asarray(values).astype(str)
-    return {f"{name}={value}": (text == value).astype(np.float64) for value in np.unique(text)}
