@@ -469,7 +469,6 @@ def test_commands_report_mistakes_in_one_line(tmp_path, capsys, name, command):
     options = ["--task", roles["task"], "--target", roles["target"], places[command], str(out)]
     if command == "train":
         message = FOUND_LATER.get(name, message)
-        options += ["--validation", "2"]
     assert cli.main([command, str(path), *options]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"fastltl {command}: ")
@@ -482,7 +481,7 @@ def test_train_reads_text_and_prints_notes(tmp_path, capsys):
     path, checkpoint = tmp_path / "table.csv", tmp_path / "c.npz"
     columns = rows(id=SHUFFLED, a=every("F", "M"), b=np.cos(np.arange(30)).tolist(), c=DATES)
     write_csv(columns, path)
-    options = ["--task", "t", "--target", "y", "--checkpoint", str(checkpoint), "--validation", "2"]
+    options = ["--task", "t", "--target", "y", "--checkpoint", str(checkpoint)]
     assert cli.main(["train", str(path), *options, "--drop", "c"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Note: ")]
     assert notes == [
