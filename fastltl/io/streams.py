@@ -63,7 +63,7 @@ def open_stream(
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
     The rows of a task must be adjacent. Memory does not grow with the file: it holds the largest
-    task (of a folder, the largest file), about 40 megabytes, and 20 bytes for each task read, to
+    task (of a folder, the largest file), about 30 megabytes, and 20 bytes for each task read, to
     detect labels that repeat.
 
     Columns become features by the rules of `TaskSet.from_frame`, as the first 8 megabytes of the
@@ -139,7 +139,6 @@ def check_encoding(encoding: Any) -> Encoding:
                 "encoding must give None or a list of categories for each column, got "
                 f"{categories!r:.80} for {name!r:.80}."
             )
-    feature_names(encoding)
     return dict(encoding)
 
 
@@ -304,7 +303,7 @@ class _Table:
             columns = {name: self._table.column(start[name], name) for name in chosen}
         y = target_numbers(target, self.target, self.task, labels, is_whole=False)
         check_roles(self.task, codes, labels, self.target, y)
-        return choose_encoding(columns, are_named=features is not None, is_whole=False)
+        return choose_encoding(columns, len(labels), features is not None, is_whole=False)
 
     def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
         """Read the runs; a last line without newline is added to `cut`, if given."""
