@@ -159,8 +159,8 @@ def _close_name(name: Any, names: list[Any]) -> str:
 class Column(NamedTuple):
     """The values of a column: numbers, or else texts.
 
-    `numbers` are NaN where a value is missing. The text of row i is ``texts[codes[i]]``; where it
-    is missing the code is -1. Numbers in a CSV file are texts, until they are converted.
+    `numbers` are NaN where a value is missing. The text of row i is ``texts[codes[i]]``, and the
+    code is -1 where it is missing.
     """
 
     numbers: Array | None
@@ -223,7 +223,9 @@ def _rows(which: npt.NDArray[np.bool_]) -> str:
     return f"row{'s' if rows.size > 1 else ''} {shown} (row 1 follows the header)"
 
 
-def choose_encoding(columns: Mapping[str, Column], are_named: bool, is_whole: bool) -> Encoding:
+def choose_encoding(
+    columns: Mapping[str, Column], n_tasks: int, are_named: bool, is_whole: bool
+) -> Encoding:
     """Choose how to make features of columns.
 
     Identifiers are left out unless the columns `are_named` as features. If the columns are not the
@@ -232,7 +234,7 @@ def choose_encoding(columns: Mapping[str, Column], are_named: bool, is_whole: bo
     encoding: Encoding = {}
     for name, column in columns.items():
         categories = _categories(column, name, is_whole)
-        if not are_named and (what := _identifier_kind(column, name, categories)):
+        if not are_named and (what := _identifier_kind(column, name, categories, n_tasks)):
             warnings.warn(
                 f"column {name!r} is left out, since it looks like {what}; to keep it, name it in "
                 "features (command line: --features).",
@@ -250,7 +252,6 @@ def choose_encoding(columns: Mapping[str, Column], are_named: bool, is_whole: bo
     if not encoding:
         shown = ", ".join(map(repr, columns))
         raise ValueError(f"features must name a column, got only identifiers: {shown}.")
-    feature_names(encoding)
     return encoding
 
 
@@ -282,19 +283,17 @@ def _refuse_words(column: Column, name: str, is_word: npt.NDArray[np.bool_]) -> 
     raise ValueError(f"column {name!r} must hold numbers, got {found}: {advice}, {DROP}.")
 
 
-def _identifier_kind(column: Column, name: str, categories: list[str] | None) -> str:
+def _identifier_kind(column: Column, name: str, categories: list[str] | None, n_tasks: int) -> str:
     """Return "row numbers" or "identifiers" if a column looks like them, and else ""."""
     is_named = IDENTIFIERS.fullmatch(str(name)) is not None
     if categories is not None:
-        n_rows = len(column.codes)
-        needed = NEARLY_ALL * n_rows if n_rows >= MIN_ROWS else n_rows
-        is_one = len(categories) >= needed and (is_named or n_rows >= MIN_ROWS)
-        return "identifiers" if is_one else ""
+        needed = NEARLY_ALL if len(column.codes) >= MIN_ROWS else 1.0 if is_named else np.inf
+        return "identifiers" if len(categories) >= needed * len(column.codes) else ""
     numbers = column.as_numbers()
     if len(numbers) < 2 or not (numbers == np.floor(numbers)).all():
         return ""
-    if len(numbers) >= MIN_ROWS and (np.diff(numbers) == 1).all():
-        return "row numbers"
+    if n_tasks > 1 and len(numbers) >= MIN_ROWS and (np.diff(numbers) == 1).all():
+        return "row numbers"  # within a single task they may be the time
     return "identifiers" if is_named and len(np.unique(numbers)) == len(numbers) else ""
 
 

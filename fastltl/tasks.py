@@ -178,7 +178,7 @@ class TaskSet(TaskCollection):
         y = target_numbers(targets, target, task, labels, is_whole=True)
         check_roles(task, codes, labels, target, y)
         columns = {name: frame_column(df, name, n_rows) for name in chosen}
-        encoding = choose_encoding(columns, are_named=features is not None, is_whole=True)
+        encoding = choose_encoding(columns, len(labels), features is not None, is_whole=True)
         X = feature_matrix(columns, encoding)
         return cls._grouped(X, y, codes, labels, tuple(feature_names(encoding)))
 

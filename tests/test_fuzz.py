@@ -217,6 +217,29 @@ def test_corrupted_files(tmp_path, name):
     assert peak.bytes <= MOST_BYTES
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("write", [csv_file, parquet_file])
+def test_tables_and_streams_read_corrupted_files_alike(tmp_path, write):
+    content, rng = write(tmp_path / "whole"), random.Random(SEED + write.__name__)
+    path, n_read = tmp_path / "corrupted", 0
+    for _ in range(N_FILES // 5):
+        path.write_bytes(corrupt_bytes(content, rng))
+        try:
+            streamed = ltl.open_stream(path, "task", "y").collection()
+        except ValueError as error:
+            if "must be adjacent" not in str(error):
+                with pytest.raises(ValueError, match=r"."):
+                    read_tasks(path, "task", "y")
+            continue
+        tasks, n_read = read_tasks(path, "task", "y"), n_read + 1
+        assert tasks.feature_names == streamed.feature_names
+        assert tasks.labels.tolist() == streamed.labels.tolist()
+        for one, other in zip(tasks, streamed, strict=True):
+            assert all(map(np.array_equal, one, other))
+    assert n_read > N_FILES // 100
+
+
 @pytest.mark.parametrize(
     "part", ["[],", "{},", '{"a":1},', "1.5,", "1,", '"ab",', '{"$tuple":[]},', "[[[[]]]],"]
 )

@@ -650,9 +650,7 @@ def test_text_that_is_missing_is_reported_when_its_task_is_read(tmp_path, cell):
     path.write_text(f"task,sex,y\nt,F,1\nt,M,2\nu,{cell},3\n")
     tasks = iter(ltl.open_stream(path, "task", "y"))
     assert np.array_equal(next(tasks)[0], [[1, 0], [0, 1]])
-    with pytest.raises(
-        ValueError, match="task 'u': column 'sex' must hold text, got none in row 3"
-    ):
+    with pytest.raises(ValueError, match="'u': column 'sex' must hold text, got none in row 3"):
         next(tasks)
 
 

@@ -247,6 +247,9 @@ FRAMES = {
 }
 
 
+FRAMES_WITHOUT_CATEGORIES = ("dict", "arrays", "pandas", "polars", "pyarrow")
+
+
 def stream_tasks(path, *columns, **options):
     return ltl.open_stream(path, *columns, **options).collection()
 
@@ -510,16 +513,7 @@ TYPED_MISTAKES = {
 
 
 @pytest.mark.parametrize(
-    "way",
-    [
-        "Parquet, read_tasks",
-        "Parquet, stream_tasks",
-        "dict",
-        "arrays",
-        "pandas",
-        "polars",
-        "pyarrow",
-    ],
+    "way", [*(way for way in WAYS if way.startswith("Parquet")), *FRAMES_WITHOUT_CATEGORIES]
 )
 @pytest.mark.parametrize("name", TYPED_MISTAKES)
 def test_mistakes_of_types(tmp_path, name, way):
@@ -568,6 +562,11 @@ def test_targets_of_a_task_may_be_equal_by_chance():
     assert len(ltl.TaskSet.from_frame(few, "t", "y")) == 2
     constant = rows(a=SQUARES) | {"y": [1.0] * 30}
     assert len(ltl.TaskSet.from_frame(constant, "t", "y")) == 6
+
+
+def test_consecutive_numbers_of_one_task_may_be_the_time():
+    one = rows(time=list(range(30))) | {"t": ["s"] * 30}
+    assert ltl.TaskSet.from_frame(one, "t", "y").feature_names == ("time",)
 
 
 def test_few_levels_of_a_float_are_tasks():

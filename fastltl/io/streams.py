@@ -64,7 +64,7 @@ def open_stream(
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
     The rows of a task must be adjacent. Memory does not grow with the file: it holds the largest
-    task (of a folder, the largest file), about 40 megabytes, and 20 bytes for each task read, to
+    task (of a folder, the largest file), about 30 megabytes, and 20 bytes for each task read, to
     detect labels that repeat.
 
     Columns become features by the rules of `TaskSet.from_frame`, as the first 8 megabytes of the
@@ -144,7 +144,6 @@ def check_encoding(encoding: Any) -> Encoding:
                 "encoding must give None or a list of categories for each column, got "
                 f"{categories!r:.80} for {name!r:.80}."
             )
-    feature_names(encoding)
     return dict(encoding)
 
 
@@ -317,7 +316,7 @@ class _Table:
         for name, target in targets.items():
             y = target_numbers(target, name, self.task, labels, is_whole=False)
             check_roles(self.task, codes, labels, name, y)
-        return choose_encoding(columns, are_named, is_whole=False)
+        return choose_encoding(columns, len(labels), are_named, is_whole=False)
 
     @property
     def _targets(self) -> list[str]:
