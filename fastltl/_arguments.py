@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 EXPERIMENTS = ("grid", "stream", "timing", "schools", "bounds")
 
 STREAM_HELP = "CSV or Parquet file, or folder of .npz files"
-FEATURES_HELP = "columns to learn from (default: all others)"
-DROP_HELP = "columns to ignore"
+FEATURES_HELP = "columns to learn from (default: all others but row numbers and identifiers)"
 DASK_HELP = "address of a Dask scheduler, to run on its cluster"
+DROP: dict[str, Any] = {
+    "nargs": "+",
+    "action": "extend",
+    "default": [],
+    "metavar": "COL",
+    "help": "columns to ignore",
+}
 REPEATS: dict[str, Any] = {
     "dest": "repeats",
     "action": "store_const",
@@ -58,7 +64,7 @@ def _add_compare(commands: Commands) -> None:
     add("--task", required=True, metavar="COL", help="column with the task labels")
     add("--target", required=True, metavar="COL", help="column to predict")
     add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)
-    add("--drop", nargs="+", action="extend", default=[], metavar="COL", help=DROP_HELP)
+    add("--drop", **DROP)
     add("--dask", metavar="ADDRESS", help=DASK_HELP)
     add("--no-scale", action="store_true", help="do not rescale the features")
     _add_run_options(add, "fastltl-compare")
@@ -105,7 +111,7 @@ def _add_train(commands: Commands) -> None:
     learner = "BayesLTL, with nothing to tune (the default), or OnlineLTLPath"
     add("--learner", choices=("bayes", "online"), help=learner)
     add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)
-    add("--drop", nargs="+", action="extend", default=[], metavar="COL", help=DROP_HELP)
+    add("--drop", **DROP)
     half_life = "bayes: tasks after which the weight of a task has halved (default: never)"
     add("--half-life", type=_positive, metavar="N", help=half_life)
     lam = "online: a single value of lam (default: 30 from 1e-6 to 1e3)"

@@ -123,7 +123,7 @@ def run_train(options: argparse.Namespace) -> int:
     The exit status is about the training alone: it does not matter whether anyone reads the output.
     """
     output = _Output(sys.stdout)
-    with redirect_stdout(output), warnings_as_notes():
+    with redirect_stdout(output):
         status = _train(options)
     output.end()
     return status
@@ -242,10 +242,9 @@ def run_adapt(options: argparse.Namespace) -> None:
     from fastltl import adapt
 
     names = options.task, options.target
-    with warnings_as_notes():
-        found = adapt.adapt(
-            options.checkpoint, options.file, *names, options.out, options.repeats, options.level
-        )
+    found = adapt.adapt(
+        options.checkpoint, options.file, *names, options.out, options.repeats, options.level
+    )
     print(f"{found.n_tasks} tasks, {found.n_fitted} rows with target, {found.n_predicted} without")
     print(f"Weights: {printable(found.weights)}\nPredictions: {printable(found.predictions)}")
 
@@ -405,7 +404,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
     try:
-        return COMMANDS[options.command](options) or 0
+        with warnings_as_notes():
+            return COMMANDS[options.command](options) or 0
     except KeyboardInterrupt:
         resumes = options.command in ("reproduce", "train")
         hint = "; run the same command to resume" if resumes else ""
