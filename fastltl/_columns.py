@@ -110,10 +110,7 @@ def choose_features(
     drop: Sequence[str] = (),
     optional_target: bool = False,
 ) -> list[str]:
-    """Return the feature columns; check that all named columns exist and are distinct.
-
-    There may be no column of the name `target` if it is optional.
-    """
+    """Return the feature columns; check that all named columns exist and are distinct."""
     drop = check_names(drop, "drop")
     if features is None:
         left_out = [name for name in (task, target, *drop) if isinstance(name, Hashable)]
@@ -121,14 +118,12 @@ def choose_features(
     features = check_names(features, "features")
     chosen = [("task", task), ("target", target), *(("features", name) for name in features)]
     chosen += [("drop", name) for name in drop]
-    if optional_target and target not in names:
-        chosen.remove(("target", target))
     counts = Counter(names)
     for argument, name in chosen:
         count = counts[name] if isinstance(name, Hashable) else 0
         if count > 1:
             raise ValueError(f"{argument} {name!r} names several columns of {where}: rename one.")
-        if count == 0:
+        if count == 0 and not (optional_target and argument == "target"):
             found = f"{name!r}{_close_name(name, names)}"
             raise ValueError(
                 f"{argument} must name a column of {where} ({_some_of(names)}), got {found}"

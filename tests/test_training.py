@@ -428,6 +428,38 @@ def test_warnings_of_the_reader_are_printed_once(table, tmp_path, monkeypatch, c
         assert notes == [r"Note: column 'a' has the new category '\x1b[2J'"]
 
 
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_text_columns_become_the_same_features_in_every_file(tmp_path, capsys, learner):
+    """Train on a growing file with text and row numbers; adapt to columns in another order."""
+    rng = np.random.default_rng(0)
+    lines, header = [], "row,kind,a,store,sales"
+    for i in range(400):
+        kind, a, level = rng.choice(["new", "old"]), rng.normal(), (i // 5) % 7
+        target = 3 * (kind == "old") + a + level + 0.1 * rng.normal()
+        lines.append(f"{i + 1},{kind},{a:.4f},s{i // 5},{target:.4f}")
+    table, checkpoint = tmp_path / "t.csv", tmp_path / "c.npz"
+    table.write_text("\n".join([header, *lines[:200], ""]))
+    run_training(table, checkpoint, "--learner", learner)
+    table.write_text("\n".join([header, *lines[:400], ""]))
+    run_training(table, checkpoint)
+    assert "column 'row' is left out" in capsys.readouterr().err
+    (tmp_path / "new.csv").write_text(
+        "store,sales,a,kind\nx,5,0,old\nx,2,0,new\nx,5,0,old\nx,,0,old\nx,,0,odd\nx,,0,new\n"
+    )
+    out = tmp_path / "out"
+    arguments = ["adapt", str(checkpoint), str(tmp_path / "new.csv"), "--out", str(out)]
+    assert cli.main(arguments) == 0
+    assert "Note: column 'kind' has the new category 'odd'" in capsys.readouterr().err
+    columns = list(read_rows(out / "weights.csv")[0])
+    assert [name for name in columns if "=" in name and "_se" not in name] == [
+        "kind=new",
+        "kind=old",
+    ]
+    found = [float(row["prediction"]) for row in read_rows(out / "predictions.csv")]
+    assert found[3] == pytest.approx(5, abs=0.3)
+    assert found[5] == pytest.approx(2, abs=0.3)
+
+
 def test_columns_of_any_name_are_recorded(tmp_path):
     """Names that begin with $ mark types in the header of a checkpoint."""
     table, checkpoint = tmp_path / "t.csv", tmp_path / "c.npz"
