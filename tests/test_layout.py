@@ -37,7 +37,8 @@ LAYERS = [
     ["experiments.results", "experiments.peers", "experiments.trials", "experiments.verdict"],
     ["experiments.compare", "experiments.paper"],
     ["experiments.prior"],
-    ["experiments.claims", "experiments.figures", "experiments.report"],
+    ["experiments.claims", "experiments.advice"],
+    ["experiments.charts", "experiments.figures", "experiments.report"],
     ["train", "_arguments", "cli"],
 ]
 ORDER = [name for layer in LAYERS for name in layer]

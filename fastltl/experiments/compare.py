@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,20 @@ class Comparison:
         from fastltl._columns import import_pandas
 
         return import_pandas().DataFrame(self.results["methods"]).set_index("method")
+
+    def write_report(self, folder: str | PathLike[str]) -> Path:
+        """Write a page, report.html, with pictures and results.json; return its path.
+
+        It needs matplotlib and jinja2: ``pip install 'fastltl[report]'``.
+        """
+        try:
+            from fastltl.experiments import report
+        except ModuleNotFoundError as error:
+            message = f"a report needs the package {error.name}: pip install 'fastltl[report]'."
+            raise ImportError(message) from error
+        report.check_outputs(Path(folder), ["compare"])
+        about = f"{size_sentence(self.results)}."
+        return report.write_comparison(self.results, "Which method to use", about, Path(folder))
 
     def __str__(self) -> str:
         table = format_table(method_table(self.results))
@@ -347,10 +363,13 @@ def _describe_prior(tasks: TaskSet) -> Row:
     learner = BayesLTL().fit(tasks)
     names = [*(tasks.feature_names or [f"x{j}" for j in range(tasks.n_features)]), "intercept"]
     deviations = np.sqrt(np.diag(learner.covariance_))
+    scales = [*np.concatenate([X for X, _ in tasks]).std(axis=0), 1.0]
+    columns = zip(names, learner.mean_, deviations, scales, strict=True)
     return {
+        # Of each weight over tasks; the scale is the deviation of the feature itself.
         "features": [
-            {"name": name, "mean": float(mean), "deviation": float(deviation)}
-            for name, mean, deviation in zip(names, learner.mean_, deviations, strict=True)
+            {"name": name, "mean": float(mean), "deviation": float(std), "scale": float(scale)}
+            for name, mean, std, scale in columns
         ],
         "noise": float(np.sqrt(learner.noise_)),
         "expected_error": float(np.sqrt(learner.loo_error_)),
