@@ -67,7 +67,7 @@ def next_steps(results: Results, source: Source | None = None) -> list[Step]:
 def _commands(use: str, source: Source) -> list[Step]:
     """Return the commands that learn from the file, and that predict with what was learned."""
     file, target = Path(source["file"]), source["target"]
-    checkpoint, new = f"{file.stem}.npz", f"new{file.suffix}"
+    checkpoint, new = _positional(f"{file.stem}.npz"), f"new{file.suffix or '.csv'}"
     arguments = [
         _positional(source["file"]),
         *_option("--task", [source["task"]]),
@@ -76,7 +76,7 @@ def _commands(use: str, source: Source) -> list[Step]:
         *_option("--drop", source.get("drop")),
         *_option("--learner", ["online"] if use == ONLINE else None),
         "--checkpoint",
-        _positional(checkpoint),
+        checkpoint,
     ]
     predictions = "predictions with intervals" if use == BAYES else "predictions"
     unlabelled = " A task may have no row with a target." if use == BAYES else ""
@@ -89,7 +89,7 @@ def _commands(use: str, source: Source) -> list[Step]:
         Step(
             f"Predict tasks, new ones too: rows with a value of {target} say what their task is "
             f"like, and all rows get {predictions}.{unlabelled}",
-            f"fastltl adapt {quote(_positional(checkpoint))} {new}",
+            f"fastltl adapt {quote(checkpoint)} {quote(new)}",
         ),
     ]
 

@@ -80,9 +80,9 @@ def write_comparison(
     use = results["verdict"]["use"]
     header, rows, _ = method_table(results)  # whose last column is the mark
     methods = Table(header[:-1], [row[:-1] for row in rows])
-    left_out = [f"{name} was left out: {why}." for name, why in results["left_out"].items()]
+    left_out = {name: f"left out, since {why}." for name, why in results["left_out"].items()}
     sections = [
-        Section("Methods", left_out, methods, terms=METHOD_TERMS, marked=use, stacked=True),
+        Section("Methods", (), methods, terms=METHOD_TERMS | left_out, marked=use, stacked=True),
         Section("What to do next", steps=next_steps(results, source)),
         Section("A closer look", pictures=draw(results)),
         _learned_section(results["learned"]),
@@ -109,6 +109,17 @@ METHOD_TERMS = {
 MOST_FEATURES = 15
 
 
+#: What the columns of the table of what was learned mean.
+LEARNED_TERMS = {
+    "mean": "the weight of the feature, on average over tasks: the change of the prediction where "
+    "the feature is larger by 1.",
+    "deviation": "the standard deviation of the weight over tasks. 0 means that all tasks have the "
+    "same weight.",
+    "95 % of tasks": "the range of the weight, mean ± 1.96 deviations.",
+    "intercept": "the level of a task, where all features are 0.",
+}
+
+
 def _learned_section(learned: Row) -> Section:
     """Describe in words and a table what BayesLTL learned about the weights of tasks."""
     *features, intercept = learned["features"]
@@ -118,17 +129,14 @@ def _learned_section(learned: Row) -> Section:
         return float(feature["scale"] * math.hypot(feature["mean"], feature["deviation"]))
 
     shown = sorted(features, key=size, reverse=True)[:MOST_FEATURES]
+    rows = [_weight_row(feature) for feature in (*shown, intercept)]
     # Indicators of the values of a text column are named column=value.
-    first = next((feature for feature in shown if "=" not in feature["name"]), shown[0])
-    unit = max(abs(first["mean"]), first["deviation"])
-    mean, low, high = (
-        _rounded(first["mean"] + k * first["deviation"], unit) for k in (0.0, -1.96, 1.96)
-    )
+    name, mean, _, ends = next((row for row in rows[:-1] if "=" not in row[0]), rows[0])
     text = [
         "BayesLTL learns how the weights of tasks are distributed: their mean, and how much tasks "
-        "differ from it. That is what a new task starts from, and what its own rows correct. For "
-        f"example, where {first['name']} is larger by 1, the prediction changes by {mean} on "
-        f"average over tasks, and by {low} to {high} in 95 % of them.",
+        "differ from it. A new task starts from this distribution, and its own rows correct it. "
+        f"For example, where {name} is larger by 1, the prediction changes by {mean} on average "
+        f"over tasks, and by {ends} in 95 % of them.",
         f"Within a task, targets scatter around the best prediction by {learned['noise']:.3g} "
         "(the standard deviation of the noise). The error to expect on rows of a new task is "
         f"{learned['expected_error']:.3g} (root mean square).",
@@ -138,23 +146,16 @@ def _learned_section(learned: Row) -> Section:
             f"The {len(shown)} of {len(features)} features that change predictions most are shown; "
             "results.json has all."
         )
-    rows = []
-    for feature in [*shown, intercept]:
-        center, deviation = feature["mean"], feature["deviation"]
-        unit = max(abs(center), deviation)
-        ends = (_rounded(center + k * deviation, unit) for k in (-1.96, 1.96))
-        numbers = _rounded(center, unit), _rounded(deviation, unit), " to ".join(ends)
-        rows.append((feature["name"], *numbers))
-    terms = {
-        "mean": "the weight of the feature, on average over tasks: the change of the prediction "
-        "where the feature is larger by 1.",
-        "deviation": "the standard deviation of the weight over tasks. 0 means that all tasks have "
-        "the same weight.",
-        "95 % of tasks": "the range of the weight, mean ± 1.96 deviations.",
-        "intercept": "the level of a task, where all features are 0.",
-    }
     table = Table(("feature", "mean", "deviation", "95 % of tasks"), rows)
-    return Section("What BayesLTL learned", text, table, terms=terms, stacked=True)
+    return Section("What BayesLTL learned", text, table, terms=LEARNED_TERMS, stacked=True)
+
+
+def _weight_row(feature: Row) -> tuple[str, str, str, str]:
+    """Return the name, mean, deviation and range of a weight, to three digits of the largest."""
+    mean, deviation = feature["mean"], feature["deviation"]
+    unit = max(abs(mean), deviation)
+    low, high = (_rounded(mean + k * deviation, unit) for k in (-1.96, 1.96))
+    return feature["name"], _rounded(mean, unit), _rounded(deviation, unit), f"{low} to {high}"
 
 
 def _rounded(number: float, unit: float) -> str:
@@ -162,7 +163,8 @@ def _rounded(number: float, unit: float) -> str:
     if unit == 0.0:
         return "0"
     decimals = 2 - math.floor(math.log10(unit))
-    return f"{number:z.{decimals}f}" if 0 <= decimals <= 6 else f"{round(number, decimals):.3g}"
+    form = f"z.{max(decimals, 0)}f" if -4 <= decimals <= 6 else "z.3g"
+    return format(round(number, decimals), form)
 
 
 def _protocol(results: Results) -> list[str]:
@@ -174,13 +176,13 @@ def _protocol(results: Results) -> list[str]:
         f"Each of {FOLDS} folds held out one task in {FOLDS}. The methods learned from the other "
         "tasks, were given half of the rows of each held-out task, and predicted the other half."
         f"{again}",
-        "Ridge regression, online LTL, batch LTL and MTL have a parameter, lam. It was selected "
-        "among 30 values by a third of the other tasks, and the method then learned from all of "
-        "them (each task alone: by all of them, in halves). MTL learned from the given rows of the "
-        "held-out tasks, and pooled ridge regression from these and the other tasks. So did the "
-        "mixed models, which GPBoost fitted. BayesLTL has nothing to select; it learned from the "
-        "other tasks in one pass. Features and targets were standardised, which methods with lam "
-        "need. Every method fits intercepts.",
+        "The mixed models, fitted by GPBoost, and pooled ridge regression learned from the given "
+        "rows, too, and MTL from nothing else. BayesLTL learned from the other tasks in one pass.",
+        "Ridge regression, online LTL, batch LTL and MTL have a parameter, lam, selected among 30 "
+        "values: by a third of the other tasks, after which the method learned again from all of "
+        "them, or (each task alone and MTL) by halves of all other tasks. BayesLTL and mixed "
+        "models have nothing to select. Features and targets were standardised, which methods "
+        "with lam need. Every method fits intercepts.",
         "Intervals come from resampling the tasks, and from the differences between repetitions. "
         "The verdict names the simplest method whose error is at most 1 % above the lowest.",
     ]
