@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +103,20 @@ class Comparison:
             for row in self.results["methods"]
         ]
         return import_pandas().DataFrame(rows).set_index("method")
+
+    def write_report(self, folder: str | PathLike[str]) -> Path:
+        """Write a page, report.html, with pictures and results.json; return its path.
+
+        It needs matplotlib and jinja2: ``pip install 'fastltl[report]'``.
+        """
+        try:
+            from fastltl.experiments import report
+        except ModuleNotFoundError as error:
+            message = f"a report needs the package {error.name}: pip install 'fastltl[report]'."
+            raise ImportError(message) from error
+        report.check_outputs(Path(folder), ["compare"])
+        about = f"{size_sentence(self.results)}."
+        return report.write_comparison(self.results, "Which method to use", about, Path(folder))
 
     def __str__(self) -> str:
         table = format_table(method_table(self.results))
@@ -372,12 +388,14 @@ MIXED_ERRORS = dict.fromkeys((INTERCEPTS, SLOPES), Exception)
 def _describe_prior(tasks: TaskSet) -> Row:
     """Describe what BayesLTL learns from all tasks."""
     found = BayesLTL().fit(tasks).summary()
-    columns = found.names, found.means, found.standard_errors, found.deviations
+    scales = [*np.concatenate([X for X, _ in tasks]).std(axis=0), 1.0]
+    columns = found.names, found.means, found.standard_errors, found.deviations, scales
     rows = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
     return {
+        # Of each weight over tasks; the scale is the deviation of the feature itself.
         "features": [
-            {"name": name, "mean": mean, "se": se, "deviation": deviation}
-            for name, mean, se, deviation in rows
+            {"name": name, "mean": mean, "se": se, "deviation": deviation, "scale": scale}
+            for name, mean, se, deviation, scale in rows
             if np.isfinite([mean, se, deviation]).all()  # features that never vary have none
         ],
         "noise": found.noise_std,

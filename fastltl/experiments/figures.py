@@ -1,24 +1,20 @@
-"""Draw pictures of results."""
+"""Draw the pictures of an experiment."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from fastltl.experiments import compare, paper, prior
+from fastltl.experiments import paper, prior, verdict
+from fastltl.experiments.charts import FAINT, INK, STYLE, Picture, draw_comparison, new_axes
 from fastltl.experiments.results import Results, Row, select
-
-#: Colours of text and grid lines; the report replaces them by those of its page.
-INK, FAINT = "#24292f", "#d0d7de"
 
 #: Colours of the methods, readable on white and on black.
 COLOURS = {
@@ -30,10 +26,8 @@ COLOURS = {
     paper.DEFAULT: "#1f77d0",
     paper.PAPER: "#d9730d",
     paper.PAPER_TUNED: "#b59a2b",
-    compare.POOLED: "#c4457a",
-    compare.ONLINE: "#1f77d0",
-    compare.MULTITASK: "#a05bd6",
-    compare.ALONE: "#7f7f7f",
+    verdict.ONLINE: "#1f77d0",
+    verdict.ALONE: "#7f7f7f",
     prior.POOLED: "#c4457a",
     prior.GPBOOST: "#8c5a3c",
     prior.LME4: "#b59a2b",
@@ -61,7 +55,7 @@ STEPS = {paper.DEFAULT: "default", paper.PAPER: "paper", paper.PAPER_TUNED: "tun
 
 #: Names of the pictures of each experiment.
 PICTURES = {
-    "compare": ["gains", "learning", "spectrum"],
+    "compare": ["methods", "learning", "tasks", "coverage"],
     "grid": [f"grid-{x}-noise-{y}" for x, y in product(NOISE_LEVELS.values(), STEPS.values())],
     "stream": [f"stream-{level}-noise" for level in NOISE_LEVELS.values()],
     "timing": [],
@@ -70,34 +64,11 @@ PICTURES = {
     "prior": ["prior"],
 }
 
-STYLE: Any = {
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "font.size": 10,
-    "grid.color": FAINT,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fastltl",
-    **dict.fromkeys(
-        ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK
-    ),
-}
-
-
-class Picture(NamedTuple):
-    """A figure, the name of its files, and its caption."""
-
-    name: str
-    figure: Figure
-    caption: str
-
 
 def draw(results: Results) -> list[Picture]:
     """Draw the pictures of an experiment."""
     pictures: dict[str, Callable[[Results], list[Picture]]] = {
-        "compare": lambda results: [_gains(results), _learning(results), _spectrum(results)],
+        "compare": draw_comparison,
         "grid": _grid,
         "stream": _stream,
         "schools": _schools,
@@ -109,96 +80,9 @@ def draw(results: Results) -> list[Picture]:
         return pictures[results["manifest"]["experiment"]](results)
 
 
-def render(picture: Picture, kind: str) -> bytes:
-    """Return the content of a picture's "svg" or "png" file."""
-    buffer, is_svg = io.BytesIO(), kind == "svg"
-    date = {"Date": None} if is_svg else {}  # no date, so that bytes are reproducible
-    with matplotlib.rc_context(STYLE):
-        picture.figure.savefig(buffer, format=kind, dpi=200, metadata=date, transparent=is_svg)
-    return buffer.getvalue()
-
-
-def _axes(title: str, x: str, y: str, height: float = 3.6) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.6, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set(title=title, xlabel=x, ylabel=y)
-    return figure, axes
-
-
 def _annotate(axes: Axes, text: str, x: float, y: float, above: int, **style: Any) -> None:
     """Write a note some points above (x, y)."""
     axes.annotate(text, (x, y), xytext=(0, above), textcoords="offset points", fontsize=9, **style)
-
-
-def _gains(results: Results) -> Picture:
-    rows = [row for row in results["methods"] if "gain" in row][::-1]
-    title = "Gain over ridge regression on each task alone"
-    figure, axes = _axes(title, "% of the error (higher is better)", "", 2.6)
-    for y, row in enumerate(rows):
-        colour = COLOURS[row["method"]]
-        axes.plot(row["interval"], [y, y], color=colour, linewidth=3, solid_capstyle="round")
-        axes.plot(row["gain"], y, "o", color=colour, markersize=8)
-        label = f"{row['gain']:+z.1f} %"
-        _annotate(axes, label, row["gain"], y, 8, horizontalalignment="center")
-    axes.axvline(0, color=INK, linewidth=1)
-    axes.margins(x=0.12)
-    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
-    axes.set_ylim(-0.5, len(rows) - 0.3)
-    axes.grid(axis="x")
-    axes.set_axisbelow(True)
-    gains = ", ".join(f"{row['method']} {row['gain']:+z.1f} %" for row in rows[::-1])
-    return Picture(
-        "gains",
-        figure,
-        "Gain over ridge regression on each task alone, in percent of its error on held-out tasks, "
-        f"with 95 % intervals: {gains}.",
-    )
-
-
-def _learning(results: Results) -> Picture:
-    figure, axes = _axes(
-        "Online LTL as tasks arrive", "training tasks seen", "gain over each task alone (%)"
-    )
-    tasks = [row["n_tasks"] for row in results["curve"]]
-    gains = [row["gain"] for row in results["curve"]]
-    axes.plot(tasks, gains, "o-", color=COLOURS[compare.ONLINE], markersize=4)
-    final = {row["method"]: row["gain"] for row in results["methods"] if "gain" in row}
-    for method in (compare.BATCH, compare.MULTITASK):
-        axes.axhline(final[method], color=COLOURS[method], linewidth=1.2, linestyle="--")
-        _annotate(axes, method, tasks[0], final[method], 3, color=COLOURS[method])
-    axes.axhline(0, color=INK, linewidth=1)
-    axes.margins(y=0.15)
-    axes.set_xscale("log")
-    ticks = [k * 10**power for power in range(6) for k in (1, 2, 5)]  # 1, 2, 5, 10, 20, ...
-    ticks = [tick for tick in ticks if tasks[0] <= tick <= tasks[-1]]
-    axes.set_xticks(ticks, list(map(str, ticks)), minor=False)
-    axes.set_xticks([], minor=True)
-    axes.grid(axis="y")
-    return Picture(
-        "learning",
-        figure,
-        "Gain of online LTL over ridge regression on each task alone, by the number of training "
-        f"tasks seen: {gains[0]:+z.1f} % after {tasks[0]}, {gains[-1]:+z.1f} % after {tasks[-1]}. "
-        "Batch LTL uses all training tasks at once; MTL learns from the test tasks themselves.",
-    )
-
-
-def _spectrum(results: Results) -> Picture:
-    learned = results["representation"]
-    shares = [100 * share for share in learned["shares"]]
-    n, equal_share = len(shares), 100 / len(shares)
-    figure, axes = _axes("The learned representation", "direction", "share of the trace (%)", 2.8)
-    axes.bar(range(1, n + 1), shares, color=COLOURS[compare.ONLINE])
-    axes.axhline(equal_share, color=INK, linewidth=1, linestyle="--")
-    _annotate(axes, "nothing learned", n + 0.5, equal_share, 4, horizontalalignment="right")
-    axes.set_xlim(0.4, n + 0.6)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    return Picture(
-        "spectrum",
-        figure,
-        "Share of the trace of the representation in each direction: the first has "
-        f"{shares[0]:.0f} %. The effective rank is {learned['effective_rank']:.1f} of {n}.",
-    )
 
 
 def _grid(results: Results) -> list[Picture]:
@@ -218,7 +102,7 @@ def _grid(results: Results) -> list[Picture]:
 def _gain_map(rows: Sequence[Row], title: str) -> Figure:
     gains = {(row["n_samples"], row["n_tasks"]): row["mean"] for row in rows}
     samples, tasks = (sorted(set(numbers)) for numbers in zip(*gains, strict=True))
-    figure, axes = _axes(title, "training tasks T", "samples per task n", 4.4)
+    figure, axes = new_axes(title, "training tasks T", "samples per task n", 4.4)
     levels = [-20, -15, -10, -5, -2, -1, 1, 2, 5, 10, 15, 20]
     mesh = axes.pcolormesh(
         [[gains[n, t] for t in tasks] for n in samples],
@@ -268,7 +152,7 @@ def _curves(name: str, rows: Sequence[Row], title: str, y: str, caption: str, fo
 
     The caption ends with the mean of each method after the last task, formatted by `form`.
     """
-    figure, axes = _axes(title, "training tasks seen", y, 4.4)
+    figure, axes = new_axes(title, "training tasks seen", y, 4.4)
     most = max(row["n_tasks"] or 1 for row in rows)
     final = {row["method"]: form.format(row["mean"]) for row in rows}
     for method in final:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from fastltl._text import printable
+from fastltl.experiments.advice import Source, Step, next_steps
+from fastltl.experiments.charts import FAINT, INK, MARK, MUTED, Picture, render
 from fastltl.experiments.claims import check_claims
-from fastltl.experiments.compare import FEWEST_SAMPLES, FOLDS
-from fastltl.experiments.figures import FAINT, INK, PICTURES, Picture, draw, render
+from fastltl.experiments.compare import FOLDS, method_table, size_sentence
+from fastltl.experiments.figures import PICTURES, draw
 from fastltl.experiments.paper import TIMED_LAM, TIMED_TOL
-from fastltl.experiments.prior import (
-    GPBOOST,
-    LEVELS,
-    LME4,
-    METHODS,
-    N_VALIDATION_TASKS,
-    ONE_PASS,
-    SCHOOLS,
-)
-from fastltl.experiments.results import Results, Row, select
+from fastltl.experiments.prior import GPBOOST, LME4, METHODS, N_VALIDATION_TASKS, ONE_PASS, SCHOOLS
+from fastltl.experiments.results import Results, Row, Table, select, write_results
+from fastltl.experiments.trials import LEVELS
 from fastltl.io.checkpoints import check_writable, write_whole
 
 #: Formats of the files of a picture.
@@ -41,43 +38,154 @@ RIGHT_TO_LEFT = re.compile(
 )
 
 
-class Table(NamedTuple):
-    """Column names, rows of text, and the indices of columns that hold words, not numbers."""
-
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    words: tuple[int, ...] = (0,)
-
-
 class Section(NamedTuple):
-    """A section of the page: paragraphs, a table and pictures."""
+    """A section of the page: paragraphs, steps, a table with explanations, and pictures.
+
+    The table's row whose first cell is `marked` stands out. If it is `stacked`, its rows take two
+    lines on a phone: the first cell, and below it the others.
+    """
 
     title: str
     text: Sequence[str] = ()
     table: Table | None = None
     pictures: Sequence[Picture] = ()
+    steps: Sequence[Step] = ()
+    terms: Mapping[str, str] = MappingProxyType({})
+    marked: str = ""
+    stacked: bool = False
 
 
 def check_outputs(out: Path, experiments: Sequence[str]) -> None:
     """Check that the results, page and pictures of experiments can be written to a folder."""
     names = ["report.html"]
     for name in experiments:
-        names.append("results.json" if name == "compare" else f"{name}.json")
+        names.append(results_file(name))
         names += [f"{picture}.{kind}" for picture in PICTURES[name] for kind in PICTURE_KINDS]
     for file in names:
         check_writable(out / file)
 
 
-def write_comparison(results: Results, title: str, about: str, out: Path) -> Path:
-    """Write the page and pictures of a comparison to a folder; return the path of the page."""
-    gains, learning, spectrum = draw(results)
-    learned = results["representation"]
+def results_file(experiment: str) -> str:
+    """Return the name of the file of an experiment's results."""
+    return "results.json" if experiment == "compare" else f"{experiment}.json"
+
+
+def write_comparison(
+    results: Results, title: str, about: str, out: Path, source: Source | None = None
+) -> Path:
+    """Write results.json, the page and the pictures of a comparison; return the path of the page.
+
+    `source` says which file and columns were compared, for the commands of `next_steps`.
+    """
+    use = results["verdict"]["use"]
+    header, rows, _ = method_table(results)  # whose last column is the mark
+    methods = Table(header[:-1], [row[:-1] for row in rows])
+    left_out = {name: f"left out, since {why}." for name, why in results["left_out"].items()}
     sections = [
-        Section("Methods", [about], method_table(results), [gains, learning]),
-        Section("What was learned", [rank_sentence(learned)], direction_table(learned), [spectrum]),
-        Section("How it was measured", _protocol(results)),
+        Section("Methods", (), methods, terms=METHOD_TERMS | left_out, marked=use, stacked=True),
+        Section("What to do next", steps=next_steps(results, source)),
+        Section("A closer look", pictures=draw(results)),
+        _learned_section(results["learned"]),
+        Section("How it was measured", [*_protocol(results), *_warnings(results)]),
     ]
-    return _write(title, results["verdict"]["sentence"], sections, [results], out)
+    write_results(out / "results.json", results)
+    answer = f"Use {use}:", results["verdict"]["sentence"].removeprefix(f"Use {use}:")
+    return _write(title, sections, [results], out, about, answer)
+
+
+#: What the columns of the table of methods mean.
+METHOD_TERMS = {
+    "explained %": "the share of the target's variance that predictions explain in tasks not "
+    "learned from, 100 (1 - MSE / variance). 100 is perfect; 0 is as good as predicting the mean "
+    "of all rows.",
+    "MSE": "the mean squared error on held-out rows, in squared units of the target.",
+    "gain %": "by how much the MSE is lower than that of ridge regression on each task alone.",
+    "95 % interval": "of the gain. If all of it is above 0, other tasks of the same kind would "
+    "very likely show a gain, too.",
+    "seconds": "for all folds together, with the selection of lam where a method needs it.",
+}
+
+#: Most features in the table of what was learned.
+MOST_FEATURES = 15
+
+
+#: What the columns of the table of what was learned mean.
+LEARNED_TERMS = {
+    "mean": "the weight of the feature, on average over tasks: the change of the prediction where "
+    "the feature is larger by 1.",
+    "deviation": "the standard deviation of the weight over tasks. 0 means that all tasks have the "
+    "same weight.",
+    "95 % of tasks": "the range of the weight, mean ± 1.96 deviations.",
+    "intercept": "the level of a task, where all features are 0.",
+}
+
+
+def _learned_section(learned: Row) -> Section:
+    """Describe in words and a table what BayesLTL learned about the weights of tasks."""
+    *features, intercept = learned["features"]
+
+    def size(feature: Row) -> float:
+        """Return how much a feature typically adds to a prediction."""
+        return float(feature["scale"] * math.hypot(feature["mean"], feature["deviation"]))
+
+    shown = sorted(features, key=size, reverse=True)[:MOST_FEATURES]
+    rows = [_weight_row(feature) for feature in (*shown, intercept)]
+    # Indicators of the values of a text column are named column=value.
+    name, mean, _, ends = next((row for row in rows[:-1] if "=" not in row[0]), rows[0])
+    text = [
+        "BayesLTL learns how the weights of tasks are distributed: their mean, and how much tasks "
+        "differ from it. A new task starts from this distribution, and its own rows correct it. "
+        f"For example, where {name} is larger by 1, the prediction changes by {mean} on average "
+        f"over tasks, and by {ends} in 95 % of them.",
+        f"Within a task, targets scatter around the best prediction by {learned['noise']:.3g} "
+        "(the standard deviation of the noise). The error to expect on rows of a new task is "
+        f"{learned['expected_error']:.3g} (root mean square).",
+    ]
+    if len(shown) < len(features):
+        text.append(
+            f"The {len(shown)} of {len(features)} features that change predictions most are shown; "
+            "results.json has all."
+        )
+    table = Table(("feature", "mean", "deviation", "95 % of tasks"), rows)
+    return Section("What BayesLTL learned", text, table, terms=LEARNED_TERMS, stacked=True)
+
+
+def _weight_row(feature: Row) -> tuple[str, str, str, str]:
+    """Return the name, mean, deviation and range of a weight, to three digits of the largest."""
+    mean, deviation = feature["mean"], feature["deviation"]
+    unit = max(abs(mean), deviation)
+    low, high = (_rounded(mean + k * deviation, unit) for k in (-1.96, 1.96))
+    return feature["name"], _rounded(mean, unit), _rounded(deviation, unit), f"{low} to {high}"
+
+
+def _rounded(number: float, unit: float) -> str:
+    """Format a number to three digits of a unit."""
+    if unit == 0.0:
+        return "0"
+    decimals = 2 - math.floor(math.log10(unit))
+    form = f"z.{max(decimals, 0)}f" if -4 <= decimals <= 6 else "z.3g"
+    return format(round(number, decimals), form)
+
+
+def _protocol(results: Results) -> list[str]:
+    """Describe how methods were compared."""
+    repeats = results["manifest"]["parameters"]["repeats"]
+    again = f" All of this was done {repeats} times, with other folds and halves." * (repeats > 1)
+    return [
+        f"{size_sentence(results)}.",
+        f"Each of {FOLDS} folds held out one task in {FOLDS}. The methods learned from the other "
+        "tasks, were given half of the rows of each held-out task, and predicted the other half."
+        f"{again}",
+        "The mixed models, fitted by GPBoost, and pooled ridge regression learned from the given "
+        "rows, too, and MTL from nothing else. BayesLTL learned from the other tasks in one pass.",
+        "Ridge regression, online LTL, batch LTL and MTL have a parameter, lam, selected among 30 "
+        "values: by a third of the other tasks, after which the method learned again from all of "
+        "them, or (each task alone and MTL) by halves of all other tasks. BayesLTL and mixed "
+        "models have nothing to select. Features and targets were standardised, which methods "
+        "with lam need. Every method fits intercepts.",
+        "Intervals come from resampling the tasks, and from the differences between repetitions. "
+        "The verdict names the simplest method whose error is at most 1 % above the lowest.",
+    ]
 
 
 def write_reproduction(all_results: Sequence[Results], out: Path) -> Path:
@@ -100,7 +208,7 @@ def write_reproduction(all_results: Sequence[Results], out: Path) -> Path:
             iterations = timing_table(results["summary"], "iterations")
             sections.append(Section("Iterations of a fit of batch LTL, mean", (), iterations))
     title = "Incremental Learning-to-Learn with Statistical Guarantees: the experiments"
-    return _write(title, "", sections, all_results, out)
+    return _write(title, sections, all_results, out)
 
 
 _EXPERIMENTS = {
@@ -152,7 +260,7 @@ def write_prior(results: Results, out: Path) -> Path:
     sections = [Section("How it was measured", [text, *prior_notes(results)], None, draw(results))]
     sections += [Section(title, (), table) for title, table in tables.items()]
     sections.append(Section("Warnings", _warnings(results) or ["None."]))
-    return _write("BayesLTL and what people would use instead", "", sections, [results], out)
+    return _write("BayesLTL and what people would use instead", sections, [results], out)
 
 
 def prior_tables(results: Results) -> dict[str, Table]:
@@ -216,41 +324,6 @@ def prior_notes(results: Results) -> list[str]:
     return notes
 
 
-def method_table(results: Results) -> Table:
-    """Tabulate the scores of the methods on held-out tasks."""
-    header = ("method", "MSE", "gain %", "95 % interval", "tasks won %", "expl. var.", "seconds")
-    rows = []
-    for row in results["methods"]:
-        gain = interval = wins = ""
-        if "gain" in row:
-            low, high = row["interval"]
-            gain, interval = f"{row['gain']:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"
-            wins = f"{100 * row['wins']:.0f}"
-        variance, seconds = f"{row['explained_variance']:.3f}", f"{row['seconds']:.1f}"
-        rows.append((row["method"], f"{row['mse']:.4g}", gain, interval, wins, variance, seconds))
-    return Table(header, rows)
-
-
-def rank_sentence(learned: dict[str, Any]) -> str:
-    """Say how concentrated a representation is."""
-    return (
-        f"From {learned['n_tasks']} tasks online LTL learned a representation of effective rank "
-        f"{learned['effective_rank']:.1f} of {len(learned['shares'])}; its leading directions:"
-    )
-
-
-def direction_table(learned: dict[str, Any]) -> Table:
-    """Tabulate the leading directions of a representation by their features."""
-    rows = [
-        (
-            f"{100 * direction['share']:.0f}",
-            ", ".join(f"{one['weight']:+z.2f} {one['name']}" for one in direction["features"]),
-        )
-        for direction in learned["directions"]
-    ]
-    return Table(("share %", "features and their weights"), rows, words=(1,))
-
-
 def timing_table(summary: Sequence[dict[str, Any]], measure: str) -> Table:
     """Tabulate seconds or iterations by method, number of tasks and number of samples."""
     columns: dict[str, dict[str, str]] = {}
@@ -261,31 +334,6 @@ def timing_table(summary: Sequence[dict[str, Any]], measure: str) -> Table:
     methods = sorted({row["method"] for row in rows_of_measure})
     rows = [(method, *(column[method] for column in columns.values())) for method in methods]
     return Table((measure, *columns), rows)
-
-
-def _protocol(results: Results) -> list[str]:
-    """Describe how methods were compared."""
-    data, parameters = results["data"], results["manifest"]["parameters"]
-    size = f"{data['n_tasks']} tasks, {data['n_features']} features, {data['n_samples']} samples."
-    if data["n_left_out"]:
-        size += (
-            f" {data['n_left_out']} tasks with fewer than {FEWEST_SAMPLES} samples or a constant "
-            "target were left out."
-        )
-    scaled = "scaled to unit variance on training tasks" if parameters["scale"] else "not scaled"
-    return [
-        size,
-        f"Each of {FOLDS} folds held out one task in {FOLDS}. Two thirds of the other tasks were "
-        "training tasks; one third selected lam among 30 values. Every method was fitted, with an "
-        "intercept, on one half of each held-out task and scored on the other half. Features were "
-        f"{scaled}. MTL learned from the training halves of the held-out tasks, and pooled ridge "
-        "regression from these halves and the training tasks together. All tasks that were not "
-        "held out selected lam for ridge regression on each task alone.",
-        "Gains are in percent of the mean squared error of ridge regression on each task alone; "
-        "their intervals come from resampling the tasks. A method wins a task if its error is "
-        "lower. Seconds are totals over the folds and include the selection of lam.",
-        *_warnings(results),
-    ]
 
 
 def _warnings(results: Results) -> list[str]:
@@ -309,16 +357,30 @@ def inline_svg(picture: Picture) -> Markup:
     svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{picture.name}-", svg)
-    return Markup(svg.replace(INK, "var(--ink)").replace(FAINT, "var(--faint)"))
+    for name, colour in (("ink", INK), ("faint", FAINT), ("mark", MARK), ("muted", MUTED)):
+        svg = svg.replace(colour, f"var(--{name})")
+    return Markup(svg)
 
 
 def _write(
-    title: str, answer: str, sections: Sequence[Section], all_results: Sequence[Results], out: Path
+    title: str,
+    sections: Sequence[Section],
+    all_results: Sequence[Results],
+    out: Path,
+    about: str = "",
+    answer: tuple[str, str] | None = None,
 ) -> Path:
     """Write the page, and its pictures as PNG and as SVG; return the path of the page."""
-    manifest = "\n".join(json.dumps(results["manifest"], indent=2) for results in all_results)
-    page = {"answer": answer, "sections": sections, "manifest": escape(manifest)}
-    page |= {"title": title, "tab": escape(printable(title))}  # a tab shows no tags
+    manifests = [results["manifest"] for results in all_results]
+    page = {
+        "title": title,
+        "tab": escape(printable(title)),  # a tab shows no tags
+        "about": about,
+        "answer": answer,
+        "sections": sections,
+        "files": [results_file(manifest["experiment"]) for manifest in manifests],
+        "manifest": escape("\n".join(json.dumps(manifest, indent=2) for manifest in manifests)),
+    }
     template = files("fastltl.experiments").joinpath("report.html").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, finalize=isolated, trim_blocks=True, lstrip_blocks=True
