@@ -56,7 +56,7 @@ def run_compare(options: argparse.Namespace) -> None:
     tasks = read_tasks(*source.values())
     compare.usable_tasks(tasks)
     names, file = tasks.feature_names or (), Path(options.file).name
-    features = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    features = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     about = f"{file}: tasks by {options.task}, target {options.target}, features {features}."
     settings = {name: getattr(options, name) for name in ("seed", "repeats", "dask")}
     settings["n_jobs"] = options.jobs
@@ -268,7 +268,7 @@ def _compile(kernels: Callable[[], None]) -> None:
     """Compile kernels; say so if the cache lacks one."""
     from numba.core.event import Event, Listener, install_listener
 
-    class Notice(Listener):  # type: ignore[misc]
+    class Notice(Listener):
         is_printed = False
 
         def on_start(self, event: Event) -> None:
@@ -292,15 +292,16 @@ def _run_comparison(
     source: dict[str, Any] | None = None,
 ) -> None:
     """Compare, write the results and the report, then print: the reader may close the pipe."""
-    from fastltl.experiments import compare, report, results
+    from fastltl.experiments import advice, compare, report
 
     report.check_outputs(out, ["compare"])
     print(about, flush=True)
     _compile(compare.compile_comparison)
     found = compare.compare(tasks, **settings, progress=True)
-    results.write_results(out / "results.json", found.results)
     page = report.write_comparison(found.results, title, about, out, source)
-    print(f"{found}\n\nReport: {printable(page)}")
+    step = advice.next_steps(found.results, source)[0].code
+    step = "see the report" if "\n" in step else step
+    print(f"{found}\n\nNext: {step}\nReport: {printable(page)}")
 
 
 def run_info(options: argparse.Namespace) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import fastltl
 from fastltl import _kernels, cli, experiments
-from fastltl.experiments import paper
+from fastltl.experiments import compare, paper
+from fastltl.experiments.verdict import METHODS
 
 
 def test_version(capsys):
@@ -81,18 +82,21 @@ def table(tmp_path):
 def test_compare_prints_a_summary_and_writes_the_report(table, capsys):
     out = table.parent / "out"
     arguments = [str(table), "--task", "shop", "--target", "sales", "--out", str(out)]
-    assert cli.main(["compare", *arguments, "--jobs", "1"]) == 0
+    assert cli.main(["compare", *arguments, "--jobs", "1", "--repeats", "1"]) == 0
     printed, err = capsys.readouterr()
     assert "comparing: 100%" in err
-    assert "16 tasks, 3 features, 128 samples" in printed
-    for method in ("each task alone", "all tasks as one", "online LTL", "batch LTL", "multitask"):
-        assert re.search(rf"^{method}.* \d+\.\d$", printed, flags=re.M)
-    assert re.search(r"^(Sharing helps|Sharing does not help|Whether sharing helps)", printed, re.M)
-    assert re.search(r"\+\d\.\d\d size", printed)
+    assert "16 tasks, 3 features, 128 rows" in printed
+    for method in METHODS:
+        assert re.search(rf"^{re.escape(method)} .* \d+\.\d( +<- use this)?$", printed, flags=re.M)
+    assert re.search(
+        r"^Use .* Whether sharing helps is not certain: .*16 tasks are few", printed, re.M
+    )
+    command = f"fastltl train {table} --task shop --target sales --checkpoint {table.stem}.npz"
+    assert printed.splitlines()[-2] in (f"Next: {command}", "Next: see the report")
     assert printed.splitlines()[-1] == f"Report: {out / 'report.html'}"
     results = json.loads((out / "results.json").read_text())
     assert results["verdict"]["sentence"] in printed
-    assert results["manifest"]["parameters"] == {"seed": 0, "scale": True, "jobs": 1}
+    assert results["manifest"]["parameters"] == {"seed": 0, "repeats": 1, "jobs": 1}
     assert (out / "report.html").stat().st_size > 10_000
 
 
@@ -106,7 +110,7 @@ def test_compare_prints_a_summary_and_writes_the_report(table, capsys):
         (None, ["--drop", "size", "--drop", "kind"], "besides task and target, got none"),
         ("PK\3\4", [], "must be CSV or Parquet, got an Excel workbook or zip file"),
         ("", [], "is empty"),
-        ("shop,size,sales\n1,2,3\n1,3,4\n1,4,5\n1,5,6\n", [], "at least 4 tasks with 4 samples"),
+        ("shop,size,sales\n1,2,3\n1,3,4\n1,4,5\n1,5,6\n", [], "at least 4 tasks with 2 rows"),
         ("shop,size,sales\n1,2,3\n1,,4\n", [], "'size' must have no missing values, got 1"),
         ("%PDF-1.4 \0\1\2\nshop", [], "task must name a column of"),
         ("gone", [], "No such file or directory"),
@@ -180,9 +184,9 @@ def test_reproduce_prints_claims_and_writes_the_report(tmp_path, capsys, monkeyp
 def test_demo_reports_that_sharing_helps(tmp_path, capsys):
     assert cli.main(["demo", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "Sharing helps: batch LTL lowers the error" in printed
-    gains = dict(re.findall(r"^(\w+ \w+) .*? ([+-]\d+\.\d)  ", printed, flags=re.M))
-    assert float(gains["batch LTL"]) > float(gains["online LTL"]) > 10
+    assert "Use BayesLTL: " in printed
+    gains = dict(re.findall(r"^(\S+ ?\w*) .*? ([+-]\d+\.\d)  ", printed, flags=re.M))
+    assert float(gains["BayesLTL "]) > float(gains["batch LTL"]) > float(gains["online LTL"]) > 10
     assert printed.splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
 
 
@@ -190,7 +194,7 @@ def test_interrupted_demo_prints_one_line(monkeypatch, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(paper, "demo", interrupt)
+    monkeypatch.setattr(compare, "compare", interrupt)
     assert cli.main(["demo"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "fastltl demo: interrupted"
 
@@ -207,7 +211,7 @@ def test_limits_of_the_machine_are_reported_in_one_line(error, message, monkeypa
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(paper, "demo", fail)
+    monkeypatch.setattr(compare, "compare", fail)
     assert cli.main(["demo"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"fastltl demo: {message}"
 

@@ -183,8 +183,7 @@ def verdict(methods: Sequence[Row], n_tasks: int) -> dict[str, str]:
     if use != best["method"]:
         excess = 100 * (rows[use]["mse"] / best["mse"] - 1)
         sentences.append(
-            f"The lowest error is that of {best['method']}, by {excess:.1f} %, which is not worth "
-            "a method less simple."
+            f"The error of {best['method']} is {excess:.1f} % lower, which is too little to matter."
         )
     shown = rows[use] if use != ALONE else min(sharing, key=lambda row: float(row["mse"]))
     low, high = shown["strict_interval"]
