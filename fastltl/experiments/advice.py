@@ -256,12 +256,16 @@ def _gpboost(source: Source | None, has_slopes: bool) -> str:
             f"X = pd.get_dummies({rows}, drop_first=True, dtype=float)",
             f"y, groups = table[{target}], table[{task}]",
         ]
-    slopes = "group_rand_coef_data=X, ind_effect_group_rand_coef=[1] * X.shape[1]"
+    slopes = ["    group_rand_coef_data=X, ind_effect_group_rand_coef=[1] * X.shape[1],"]
     lines += [
-        f"model = gpboost.GPModel(group_data=groups{f', {slopes}' if has_slopes else ''})",
+        "model = gpboost.GPModel(",
+        "    group_data=groups,",
+        *(slopes if has_slopes else []),
+        ")",
         "model.fit(y=y, X=np.column_stack([np.ones(len(X)), X]))",
         "prediction = model.predict(",
-        "    X_pred=np.column_stack([np.ones(len(X_new)), X_new]), group_data_pred=groups_new,",
+        "    X_pred=np.column_stack([np.ones(len(X_new)), X_new]),",
+        "    group_data_pred=groups_new,",
         *(["    group_rand_coef_data_pred=X_new,"] if has_slopes else []),
         ')["mu"]',
     ]

@@ -99,7 +99,7 @@ def _methods(results: Results) -> Picture:
     rows, use = results["methods"][::-1], results["verdict"]["use"]
     alone, variance = results["methods"][0], results["data"]["variance"]
     figure, axes = new_axes("", "variance explained in held-out tasks (%)", "", 3.6, NARROW)
-    figure.suptitle(f"{use} is the method to use", **TITLE)
+    figure.suptitle("What each method explains", **TITLE)
     lowest = _lowest([row["explained"] for row in rows])
     for y, row in enumerate(rows):
         is_used = row["method"] == use
@@ -182,7 +182,7 @@ def _learning(results: Results) -> Picture:
     figure.suptitle("Variance explained (%) as BayesLTL learns", **TITLE)
     levels = {row["method"]: row["explained"] for row in results["methods"]}
     lowest = _lowest([*levels.values(), *means[1:]])  # a single task may say anything
-    highest = 100 * max(*levels.values(), *means)
+    highest = 100 * max(*levels.values(), *means, min(1.0, highs[-1]))
     margin = 0.1 * (highest - lowest) or 1.0
     axes.fill_between(tasks, 100 * lows, 100 * highs, color=MARK, alpha=0.2, linewidth=0)
     axes.plot(tasks, 100 * means, "o-", color=MARK, ms=4, linewidth=2)
@@ -204,7 +204,7 @@ def _learning(results: Results) -> Picture:
     caption = (
         "Variance that BayesLTL explains in held-out tasks, with 95 % intervals: "
         f"{100 * means[0]:.1f} % after the first task, {100 * means[-1]:.1f} % after {tasks[-1]}. "
-        "The other methods, at the right, have learned from all tasks that were not held out."
+        "The other lines are what the other methods explain in the end."
     )
     return Picture("learning", figure, caption)
 
