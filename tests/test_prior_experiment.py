@@ -9,7 +9,7 @@ import pytest
 from schools import needs_schools, schools_tasks
 
 from fastltl import cli
-from fastltl.experiments import figures, paper, prior, report
+from fastltl.experiments import figures, paper, peers, prior, report
 from fastltl.experiments.results import select
 
 SYNTHETIC = "T = 4, n = 8, noise 0.05"
@@ -131,13 +131,13 @@ def random_rows(n_tasks, seed=0):
     X, task = random.normal(size=(8 * n_tasks, 1)), np.repeat(np.arange(n_tasks), 8)
     level, slope = random.normal(size=(2, n_tasks))
     y = level[task] + slope[task] * X[:, 0] + 0.01 * random.normal(size=len(X))
-    return prior.Rows(X, y, task)
+    return peers.Rows(X, y, task)
 
 
 def test_gpboost_fits_intercepts_and_slopes():
     pytest.importorskip("gpboost")
     rows = random_rows(20)
-    assert prior.fit_gpboost(rows, rows) == pytest.approx(rows.y, abs=0.1)
+    assert peers.fit_gpboost(rows, rows) == pytest.approx(rows.y, abs=0.1)
 
 
 def test_gpboost_that_does_not_converge_raises(monkeypatch):
@@ -146,7 +146,7 @@ def test_gpboost_that_does_not_converge_raises(monkeypatch):
     monkeypatch.setattr(gpboost.GPModel, "fit", partial_fit(fit))
     rows = random_rows(20)
     with pytest.raises(RuntimeError, match="maximal number of iterations"):
-        prior.fit_gpboost(rows, rows)
+        peers.fit_gpboost(rows, rows)
 
 
 def partial_fit(fit):
@@ -176,10 +176,10 @@ def test_lme4_is_called_with_tables_of_the_rows(works, tmp_path, monkeypatch):
     assert prior.LME4 in prior.available_peers()
     fitted, new = random_rows(3), random_rows(2)
     if works:
-        assert prior.fit_lme4(fitted, new) == pytest.approx(2 * new.X[:, 0], rel=1e-15)
+        assert peers.fit_lme4(fitted, new) == pytest.approx(2 * new.X[:, 0], rel=1e-15)
     else:
         with pytest.raises(RuntimeError, match="Error in lmer: downdated VtV"):
-            prior.fit_lme4(fitted, new)
+            peers.fit_lme4(fitted, new)
 
 
 def test_dependent_columns_are_dropped():
@@ -187,8 +187,8 @@ def test_dependent_columns_are_dropped():
     a, b = random.normal(size=(2, 30))
     first = (a > 0).astype(float)
     X = np.column_stack([first, 1 - first, np.full(30, 7.0), b, 3 * b - first])
-    assert np.array_equal(prior.drop_dependent(X), X[:, [0, 3]])
-    assert np.array_equal(prior.drop_dependent(X, backwards=True), X[:, [3, 4]])
+    assert np.array_equal(peers.drop_dependent(X), X[:, [0, 3]])
+    assert np.array_equal(peers.drop_dependent(X, backwards=True), X[:, [3, 4]])
 
 
 def test_tables_have_indicators_without_the_first_value():
@@ -208,7 +208,7 @@ def test_split_is_standardised_and_keeps_held_out_rows_apart():
     tasks = prior.load_table("Hsb82")
     split = prior.split_table(tasks, np.random.default_rng(0))
     given, held_out = split.trial.test
-    X, y, _ = prior._rows(split.training, given)
+    X, y, _ = peers.rows_of(split.training, given)
     assert X.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-9)
     assert X.std(axis=0) == pytest.approx(np.ones(3))
     assert (y.mean(), y.std()) == pytest.approx((0, 1), abs=1e-9)
