@@ -139,6 +139,52 @@ def choose_features(
     return features
 
 
+def split_indicators(
+    features: Sequence[str] | None, names: Sequence[Any]
+) -> tuple[list[str] | None, Encoding]:
+    """Replace features named ``column=value`` by their columns; return the categories of those.
+
+    So the names of a learner's features say how to encode other tables. A column of that very name
+    is a feature itself.
+    """
+    if features is None:
+        return None, {}
+    known = frozenset(name for name in names if isinstance(name, str))
+    columns: list[str] = []
+    encoding: dict[str, list[str]] = {}
+    for feature in check_names(features, "features"):
+        is_column = not isinstance(feature, str) or feature in known
+        parts = [] if is_column else feature.split("=")
+        splits = ["=".join(parts[:k]) for k in range(1, len(parts))]
+        column = next((part for part in splits if part in known), None)
+        if column is None:
+            columns.append(feature)
+        else:
+            if column not in encoding:
+                columns.append(column)
+            encoding.setdefault(column, []).append(feature[len(column) + 1 :])
+    return columns, dict(encoding)
+
+
+def warn_of_new_categories(
+    columns: Mapping[str, Column], encoding: Encoding, where: str | Path, first_row: int = 1
+) -> set[str]:
+    """Warn of text that is not among the categories of its column; return these columns."""
+    found = set()
+    for name, texts in encoding.items():
+        new = [] if texts is None else [text not in texts for text in columns[name].texts]
+        if any(new):
+            found.add(name)
+            code = new.index(True)
+            row = first_row + int(np.argmax(columns[name].codes == code))
+            warnings.warn(
+                f"column {name!r} has the new category {columns[name].texts[code]!r} in row {row} "
+                f"of {where}: its indicators are all 0 there, and for any other new one.",
+                stacklevel=3,
+            )
+    return found
+
+
 def _some_of(names: list[Any]) -> str:
     """List the first 20 names."""
     more = f", and {len(names) - 20} more" if len(names) > 20 else ""

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._columns import TIMES, Column, refuse_type
-from fastltl._validation import as_floats, is_missing
+from fastltl._columns import (
+    TIMES,
+    Column,
+    check_roles,
+    choose_encoding,
+    choose_features,
+    feature_matrix,
+    feature_names,
+    group_codes,
+    refuse_type,
+    split_indicators,
+    target_numbers,
+    warn_of_new_categories,
+)
+from fastltl._validation import Array, as_floats, is_missing
+
+
+def encoded_rows(
+    df: Any, task: str, target: str, features: Sequence[str] | None, drop: Sequence[str]
+) -> tuple[Array, Array, npt.NDArray[np.int64], list[Hashable], tuple[str, ...]]:
+    """Encode the rows of a data frame by the rules of `_columns`.
+
+    Returns X, y, the number of each row's task, the labels of the tasks and the feature names.
+    """
+    df, names = named_columns(df)
+    features, known = split_indicators(features, names)
+    chosen = choose_features(names, "df", task, target, features, drop)
+    targets = frame_column(df, target)
+    n_rows = len(targets.missing)
+    codes, labels = group_codes(plain_column(df, task), n_rows, f"column {task!r}")
+    y = target_numbers(targets, target, task, labels, is_whole=True)
+    check_roles(task, codes, labels, target, y)
+    columns = {name: frame_column(df, name, n_rows) for name in chosen}
+    encoding = choose_encoding(columns, len(labels), features is not None, is_whole=True) | known
+    warn_of_new_categories(columns, known, "df")
+    return feature_matrix(columns, encoding), y, codes, labels, tuple(feature_names(encoding))
 
 
 def named_columns(df: Any) -> tuple[Any, list[Any]]:
@@ -87,3 +122,9 @@ def label_column(labels: npt.NDArray[np.object_]) -> Any:
     column = pandas.Series(labels, dtype=object)
     kind = pandas.api.types.infer_dtype(column, skipna=False)
     return column.infer_objects() if kind in ("integer", "floating", "boolean") else column
+
+
+def names_of(X: Any) -> tuple[str, ...] | None:
+    """Return the column names of a data frame, or None if X has no names."""
+    names = list(X.columns) if hasattr(X, "columns") else []
+    return tuple(names) if names and all(isinstance(name, str) for name in names) else None

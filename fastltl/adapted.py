@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl._columns import group_positions
+from fastltl._frames import names_of
 from fastltl._objective import Names
 from fastltl._validation import check_matrix
-from fastltl.tasks import names_of
 
 
 class AdaptedTasks(Mapping[Hashable, Any]):

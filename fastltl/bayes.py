@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from fastltl._bayes_run import BayesRun, Prior, new_state, refine
+from fastltl._frames import names_of
 from fastltl._incremental import IncrementalLearner, refusal_of
 from fastltl._kernels.bayes import posterior, predictive_variances
 from fastltl._kernels.prior import LARGEST, design
@@ -28,7 +29,7 @@ from fastltl._validation import (
 from fastltl.adapted import check_names
 from fastltl.base import solve_each
 from fastltl.effects import Effects, Summary, summarize, task_effects
-from fastltl.tasks import TaskSet, names_of
+from fastltl.tasks import TaskSet
 
 
 class TaskRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]

@@ -9,16 +9,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._columns import (
-    check_roles,
-    choose_encoding,
-    choose_features,
-    feature_matrix,
-    feature_names,
-    group_codes,
-    target_numbers,
-)
-from fastltl._frames import frame_column, import_pandas, label_column, named_columns, plain_column
+from fastltl._columns import group_codes
+from fastltl._frames import encoded_rows, import_pandas, label_column, names_of
 from fastltl._objective import (
     Indices,
     MeanObjective,
@@ -156,7 +148,8 @@ class TaskSet(TaskCollection):
         task, target : str
             Names of the columns that hold the task and the target of each row.
         features : sequence of str, optional
-            Names of the columns to learn from, by default all others.
+            Names of the columns to learn from, by default all others. ``column=value`` is the
+            indicator of a value: `feature_names` of other tasks encode a table like theirs.
         drop : sequence of str
             Names of columns to ignore.
 
@@ -170,17 +163,7 @@ class TaskSet(TaskCollection):
         >>> ltl.TaskSet.from_frame(df, task="school", target="score").feature_names
         ('hours', 'sex=F', 'sex=M')
         """
-        df, names = named_columns(df)
-        chosen = choose_features(names, "df", task, target, features, drop)
-        targets = frame_column(df, target)
-        n_rows = len(targets.missing)
-        codes, labels = group_codes(plain_column(df, task), n_rows, f"column {task!r}")
-        y = target_numbers(targets, target, task, labels, is_whole=True)
-        check_roles(task, codes, labels, target, y)
-        columns = {name: frame_column(df, name, n_rows) for name in chosen}
-        encoding = choose_encoding(columns, len(labels), features is not None, is_whole=True)
-        X = feature_matrix(columns, encoding)
-        return cls._grouped(X, y, codes, labels, tuple(feature_names(encoding)))
+        return cls._grouped(*encoded_rows(df, task, target, features, drop))
 
     def to_frame(self, task: str = "task", target: str = "target") -> Any:
         """Return a pandas data frame of all rows: task, target and features, task after task.
@@ -441,9 +424,3 @@ def check_task(task: Any, name: str, n_features: int | None = None) -> Task:
         return X, check_target(y, len(X))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from error
-
-
-def names_of(X: Any) -> Names:
-    """Return the column names of a data frame, or None if X has no names."""
-    names = list(X.columns) if hasattr(X, "columns") else []
-    return tuple(names) if names and all(isinstance(name, str) for name in names) else None

@@ -583,3 +583,37 @@ def test_target_in_runs_is_no_mistake_if_tasks_are_adjacent():
     runs = {"t": [f"s{i // 45}" for i in range(90)], "a": [i * i for i in range(90)]}
     table = runs | {"y": [i // 3 for i in range(90)]}
     assert len(ltl.TaskSet.from_frame(table, "t", "y")) == 2
+
+
+def test_names_of_indicators_encode_another_table_alike(tmp_path):
+    columns = rows(a=every("F", "M"), b=np.cos(np.arange(30)).tolist())
+    names = ltl.TaskSet.from_frame(columns, "t", "y").feature_names
+    assert names == ("a=F", "a=M", "b")
+    other = columns | {"a": ["M", "D"] * 15, "c": ["x"] * 30}
+    path = tmp_path / "other.csv"
+    write_csv(other, path)
+    ways = {
+        "df": lambda: ltl.TaskSet.from_frame(other, "t", "y", names),
+        "file": lambda: read_tasks(path, "t", "y", names),
+        "stream": lambda: ltl.open_stream(path, "t", "y", names).collection(),
+    }
+    for way, read in ways.items():
+        with pytest.warns(UserWarning, match="'a' has the new category 'D' in row 2 of"):
+            tasks = read()
+        assert tasks.feature_names == names, way
+        X = np.concatenate([X for X, _ in tasks])
+        assert X[:, :2].tolist() == [[0, 1], [0, 0]] * 15
+    with pytest.raises(ValueError, match=r"features must name a column of df .* got 'c=x=y'"):
+        ltl.TaskSet.from_frame(columns, "t", "y", ["b", "c=x=y"])
+
+
+def test_adapt_encodes_for_a_learner_that_was_saved_in_python(tmp_path, capsys):
+    columns = rows(a=every("F", "M"), b=np.cos(np.arange(30)).tolist())
+    learner, path = tmp_path / "learner.npz", tmp_path / "table.csv"
+    ltl.BayesLTL().fit(ltl.TaskSet.from_frame(columns, "t", "y")).save(learner)
+    write_csv(columns, path)
+    options = ["--task", "t", "--target", "y", "--out", str(tmp_path / "out")]
+    assert cli.main(["adapt", str(learner), str(path), *options]) == 0
+    assert "30 rows with target" in capsys.readouterr().out
+    header = (tmp_path / "out" / "weights.csv").read_text().splitlines()[0]
+    assert header == "task,n_labelled,intercept,intercept_se,a=F,a=F_se,a=M,a=M_se,b,b_se"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -23,7 +22,9 @@ from fastltl._columns import (
     choose_features,
     feature_matrix,
     feature_names,
+    split_indicators,
     target_numbers,
+    warn_of_new_categories,
 )
 from fastltl._objective import TaskSource
 from fastltl._validation import Array, check_choice, check_path, is_missing, read_errors
@@ -291,10 +292,13 @@ class _Table:
             encoding = check_encoding(encoding)
             features, drop = list(encoding), ()
         names = self._table.names
+        features, known = split_indicators(features, names)
         chosen = choose_features(names, path, task, target, features, drop, optional_target)
         self.target = target if target in names else None
         if encoding is None:
             encoding = self._choose_encoding(chosen, features is not None)
+        kept = (name for name in chosen if name in encoding or name in known)
+        encoding = {name: known.get(name, encoding.get(name)) for name in kept}
         self.encoding: Encoding | None = encoding
         self.feature_names = feature_names(encoding)
         #: The column of each feature.
@@ -335,28 +339,14 @@ class _Table:
                     name: self._table.column(batch.column(name), name, texts is not None)
                     for name, texts in encoding.items()
                 }
-                self._warn_of_new_categories(columns, n_rows)
+                unseen = {k: texts for k, texts in encoding.items() if k not in self._warned}
+                self._warned |= warn_of_new_categories(columns, unseen, self.path, n_rows + 1)
                 target = Column(np.full(len(codes), np.nan))
                 if self.target is not None:
                     target = self._table.column(batch.column(self.target), self.target)
                 X, y = feature_matrix(columns, encoding), target.as_numbers()
                 yield from _split_runs(codes, labels, X, y, target.missing)
                 n_rows += len(y)
-
-    def _warn_of_new_categories(self, columns: dict[str, Column], n_rows: int) -> None:
-        for name, texts in (self.encoding or {}).items():
-            if texts is None or name in self._warned:
-                continue
-            for code, text in enumerate(columns[name].texts):
-                if text not in texts:
-                    self._warned.add(name)
-                    row = n_rows + 1 + int(np.argmax(columns[name].codes == code))
-                    warnings.warn(
-                        f"column {name!r} has the new category {text!r} in row {row} of "
-                        f"{self.path}: its indicators are all 0 there, and for any other new one.",
-                        stacklevel=2,
-                    )
-                    break
 
 
 class _Folder:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._columns import Column, check_whole, choose_features, refuse_type
+from fastltl._columns import Column, check_whole, choose_features, refuse_type, split_indicators
 from fastltl._validation import Array, as_objects, check_path, reason_of
 from fastltl.tasks import TaskSet
 
@@ -63,7 +63,8 @@ def read_tasks(
     """
     path = check_path(path)
     table = open_table(path, path.read_bytes())  # once: a pipe cannot be read twice
-    chosen = choose_features(table.names, path, task, target, features, drop)
+    columns_of, _ = split_indicators(features, table.names)
+    chosen = choose_features(table.names, path, task, target, columns_of, drop)
     with arrow_errors(path, table.kind):
         whole = table.read([task, target, *chosen])
         if whole is None:
