@@ -274,7 +274,7 @@ def _compile(kernels: Callable[[], None]) -> None:
         def on_start(self, event: Event) -> None:
             if not self.is_printed:
                 self.is_printed = True
-                print("Compiling, once, for half a minute ...", file=sys.stderr, flush=True)
+                print("Compiling, once, for about 40 s ...", file=sys.stderr, flush=True)
 
         def on_end(self, event: Event) -> None:
             pass
