@@ -106,7 +106,7 @@ def _add_train(commands: Commands) -> None:
         "are learned once the newline is there.",
     ).add_argument
     add("stream", type=Path, metavar="STREAM", help=STREAM_HELP)
-    add("--task", metavar="COL", help="column with the task labels; rows of a task are adjacent")
+    add("--task", metavar="COL", help="column with the task labels")
     add("--target", required=True, metavar="COL", help="column to predict")
     checkpoint = "file to save the learner to, and to resume from"
     add("--checkpoint", required=True, type=_checkpoint, metavar="FILE", help=checkpoint)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import count, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,7 +137,7 @@ def _write_tasks(
         columns: list[list[Any]] = [column.tolist() for column in solution.columns]
         if has_targets:
             columns.insert(0, ["" if np.isnan(y) else y for y in task.y.tolist()])
-        predictions.writerows(zip(repeat(label), count(task.row), *columns, strict=False))
+        predictions.writerows(zip(repeat(label), task.rows.tolist(), *columns, strict=False))
         n_tasks += 1
         n_fitted += n_known
         n_predicted += len(known) - n_known

@@ -18,7 +18,7 @@ from naive import ragged_tasks
 from pyarrow import csv, parquet
 
 import fastltl as ltl
-from fastltl.io import streams, tables
+from fastltl.io import sources, streams, tables
 from fastltl.io.tables import CSVRows
 
 TASKS = ragged_tasks(0, 30, 3, (1, 40))
@@ -74,7 +74,10 @@ def test_tasks_are_read_whole_and_in_order(written, monkeypatch, block):
     for _ in range(2):  # a stream can be read again
         found = list(stream.tasks())
         assert [task.label for task in found] == [f"task {i}" for i in range(30)]
-        assert [task.row for task in found] == [1, *np.cumsum([len(y) for _, y in TASKS])[:-1] + 1]
+        assert [task.rows[0] for task in found] == [
+            1,
+            *np.cumsum([len(y) for _, y in TASKS])[:-1] + 1,
+        ]
         for (X, y), task in zip(TASKS, found, strict=True):
             assert np.array_equal(task.X, X)
             assert np.array_equal(task.y, y)
@@ -92,7 +95,40 @@ def test_learners_fit_streams(written):
     assert np.array_equal(ltl.ITL().fit(stream).coef_, ltl.ITL().fit(tasks).coef_)
 
 
-def test_repeated_label_is_an_error(written):
+@pytest.mark.parametrize("written", ["csv", "parquet"], indirect=True)
+def test_rows_of_a_task_may_be_apart_in_a_small_table(written):
+    tasks = TASKS[:4]
+    adjacent = table_of(tasks, [*"abcd"])
+    order = np.random.default_rng(0).permutation(adjacent.num_rows)
+    order = np.concatenate([[0], order[order > 0]])  # so that the first task stays the first
+    expected = ltl.TaskSet.from_frame(adjacent.take(order), "task", "target")
+    stream = written(adjacent.take(order))
+    found = list(stream.tasks())
+    assert [task.label for task in found] == list(expected.labels)
+    for task, (X, y) in zip(found, expected, strict=True):
+        assert np.array_equal(task.X, X)
+        assert np.array_equal(task.y, y)
+        assert np.array_equal(adjacent.take(order)["target"].to_numpy()[task.rows - 1], y)
+
+
+def test_half_written_line_of_a_table_whose_rows_are_apart(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("task,a,y\nu,1,2\nv,3,4\nu,5,6\nw,7,8\nv,9,1")
+    stream = ltl.open_stream(path, "task", "y")
+    assert [(task.label, task.y.tolist()) for task in stream.tasks()] == [
+        ("u", [2, 6]),
+        ("v", [4, 1]),
+        ("w", [8]),
+    ]
+    tasks = stream.tasks(hold_back=True)
+    assert [next(tasks).label for _ in range(2)] == ["u", "v"]  # w is the last before the cut line
+    with pytest.raises(StopIteration) as stop:
+        next(tasks)
+    assert stop.value.value == "w"
+
+
+def test_repeated_label_is_an_error_in_a_large_file(written, monkeypatch):
+    monkeypatch.setattr(sources, "SMALL_BYTES", 0)
     labels = [*"abca"]
     stream = written(table_of(TASKS[:4], labels))
     tasks = stream.tasks()

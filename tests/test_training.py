@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import fastltl as ltl
 from fastltl import cli, train
-from fastltl.io import checkpoints
+from fastltl.io import checkpoints, sources
 from fastltl.io.streams import TaskStream
 
 pytestmark = pytest.mark.slow
@@ -882,7 +882,7 @@ def test_adapt_does_not_overwrite_its_input(table, tmp_path, capsys):
     assert new.read_bytes() == before
 
 
-def test_adapt_rejects_malformed_targets(table, tmp_path, capsys):
+def test_adapt_rejects_malformed_targets(table, tmp_path, capsys, monkeypatch):
     checkpoint, new = tmp_path / "c.npz", tmp_path / "new.csv"
     run_training(table, checkpoint)
     new.write_text('store,a,b,c,d,sales\nx,1,2,3,4,5\nx,1,2,3,4,"1,5"\n')
@@ -891,6 +891,7 @@ def test_adapt_rejects_malformed_targets(table, tmp_path, capsys):
     assert "column 'sales' must hold finite numbers, got no number in row 2" in (
         capsys.readouterr().err
     )
+    monkeypatch.setattr(sources, "SMALL_BYTES", 0)
     new.write_text("store,a,b,c,d,sales\nx,1,2,3,4,5\nz,1,2,3,4,6\nx,1,2,3,4,7\n")
     assert cli.main(command) == 2
     assert "--allow-repeats" in capsys.readouterr().err

@@ -83,7 +83,7 @@ def _commands(use: str, source: Source) -> list[Step]:
     return [
         Step(
             "Learn from all tasks. When tasks are added to the file, the same command goes on from "
-            "its checkpoint. The rows of a task must be adjacent.",
+            "its checkpoint. Beyond 8 MB the rows of a task must be adjacent.",
             " ".join(["fastltl train", *map(quote, arguments)]),
         ),
         Step(

@@ -277,7 +277,7 @@ def score_mtl(split: Split, seconds: float = np.inf) -> Array:
 def coverage(learner: BayesLTL, given: TaskSet, held_out: TaskSet) -> list[float]:
     """Return the share of held-out targets within the interval of each of LEVELS."""
     X, y = (np.concatenate(arrays) for arrays in zip(*held_out, strict=True))
-    groups = np.repeat(held_out.labels, held_out.sizes)
-    prediction, std = learner.adapt(given).predict(X, groups, return_std=True)
+    groups = np.repeat(np.arange(len(held_out)), held_out.sizes)  # labels may not be distinct
+    prediction, std = learner.adapt(TaskSet(given)).predict(X, groups, return_std=True)
     distances = np.abs(y - prediction) / std
     return [float(np.mean(distances <= stats.norm.ppf(0.5 + level / 200))) for level in LEVELS]

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Hashable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from fastltl._columns import (
-    DROP,
-    Column,
-    Encoding,
-    check_roles,
-    choose_encoding,
-    choose_features,
-    feature_matrix,
-    feature_names,
-    split_indicators,
-    target_numbers,
-    warn_of_new_categories,
-)
+from fastltl._columns import DROP, Encoding
 from fastltl._objective import TaskSource
-from fastltl._validation import Array, check_choice, check_path, is_missing, read_errors
-from fastltl.io.checkpoints import read_npy_header
-from fastltl.io.tables import SAMPLE_BLOCKS, arrow_errors, arrow_labels, open_table
+from fastltl._validation import Array, check_choice, check_path, is_missing
+from fastltl.io.sources import Folder, Table
 from fastltl.tasks import Task, TaskSet
 
 
 class StreamedTask(NamedTuple):
     """A task as read from a file, unchecked: X and y may contain NaN and infinities.
 
-    `missing` marks the rows without a target; `row` is the number of the first row in the file.
+    `missing` marks the rows without a target; `rows` are the numbers of the rows in the file.
     A target that is NaN but not missing is text that is not a number.
     """
 
@@ -44,11 +31,7 @@ class StreamedTask(NamedTuple):
     X: Array
     y: Array
     missing: npt.NDArray[np.bool_]
-    row: int
-
-
-#: Label, X, y and missing targets of adjacent rows of one task.
-Run = tuple[Hashable, Array, Array, npt.NDArray[np.bool_]]
+    rows: npt.NDArray[np.int64]
 
 
 def open_stream(
@@ -64,7 +47,8 @@ def open_stream(
 ) -> TaskStream:
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
-    The rows of a task must be adjacent. Memory does not grow with the file: it holds the largest
+    The rows of a task must be adjacent, unless the file is a table of at most 8 megabytes. Memory
+    does not grow with the file: it holds the largest
     task (of a folder, the largest file), about 30 megabytes, and 20 bytes for each task read, to
     detect labels that repeat.
 
@@ -121,7 +105,7 @@ def open_stream(
     if path.is_dir():
         if encoding is not None:
             raise ValueError(f"encoding must be None for the folder {path}, got {encoding!r:.80}.")
-        folder = _Folder(path, task, target, features, drop, optional_target)
+        folder = Folder(path, task, target, features, drop, optional_target)
         return TaskStream(folder, repeats)
     if not path.exists():
         raise FileNotFoundError(2, "No such file or folder", str(path))
@@ -129,29 +113,14 @@ def open_stream(
         raise ValueError(f"path must be a file or a folder of .npz files, got {path}.")
     if task is None:
         raise ValueError(f"task must name a column of {path}, got None.")
-    table = _Table(path, task, target, features, drop, encoding, optional_target)
+    table = Table(path, task, target, features, drop, encoding, optional_target)
     return TaskStream(table, repeats)
-
-
-def check_encoding(encoding: Any) -> Encoding:
-    """Check an encoding that comes from outside."""
-    if not isinstance(encoding, dict) or not encoding:
-        raise ValueError(f"encoding must be a dict of columns, got {encoding!r:.80}.")
-    for name, categories in encoding.items():
-        texts = categories if isinstance(categories, list) else []
-        are_texts = bool(texts) and all(isinstance(text, str) for text in texts)
-        if not isinstance(name, str) or not (categories is None or are_texts):
-            raise ValueError(
-                "encoding must give None or a list of categories for each column, got "
-                f"{categories!r:.80} for {name!r:.80}."
-            )
-    return dict(encoding)
 
 
 class TaskStream(TaskSource):
     """The tasks of a file or folder, read one at a time. Created by `open_stream`."""
 
-    def __init__(self, source: _Table | _Folder, repeats: str) -> None:
+    def __init__(self, source: Table | Folder, repeats: str) -> None:
         self._source, self._repeats = source, repeats
 
     @property
@@ -205,7 +174,7 @@ class TaskStream(TaskSource):
                 value = none if np.isnan(array[i, j]) else array[i, j]
                 raise ValueError(
                     f"task {task.label!r}: column {columns[j]!r} must hold {wanted}, got {value} "
-                    f"in row {task.row + i} of {self._source.path}: correct it, {DROP}."
+                    f"in row {task.rows[i]} of {self._source.path}: correct it, {DROP}."
                 )
         return task.X, task.y
 
@@ -216,37 +185,29 @@ class TaskStream(TaskSource):
         written: neither it nor the last task before it, which may go on in it, is yielded. The
         label of that task is returned, and else None.
         """
-        path, seen, row = self._source.path, _DigestSet(), 1
+        path, seen, n_rows = self._source.path, _DigestSet(), 0
         cut: list[bytes] | None = [] if hold_back else None
-        for label, runs in groupby(self._source.runs(cut), key=itemgetter(0)):
+        is_sorted = self._repeats == "error"
+        for label, runs in groupby(self._source.runs(cut, is_sorted), key=itemgetter(0)):
+            _, *pieces = zip(*runs, strict=True)
+            X, y, missing, rows = map(np.concatenate, pieces)
             if is_missing(label) or label == "":
                 raise ValueError(
-                    f"every row of {path} must name its task, got no label in row {row}."
+                    f"every row of {path} must name its task, got no label in row {rows[0]}."
                 )
             if self._repeats == "error" and not seen.add(label):
                 raise ValueError(
                     f"the rows of task {label!r} must be adjacent, got the label again in row "
-                    f"{row} of {path}: sort the rows by task, or start a new task there with "
+                    f"{rows[0]} of {path}: sort the rows by task, or start a new task there with "
                     "repeats='task' (command line: --allow-repeats)."
                 )
-            _, *pieces = zip(*runs, strict=True)
             if cut:  # the source has ended, so that this task is the last
                 return cast(Hashable, label)
-            X, y, missing = map(np.concatenate, pieces)
-            yield StreamedTask(label, X, y, missing, row)
-            row += len(y)
-        if row == 1:
+            yield StreamedTask(label, X, y, missing, rows)
+            n_rows += len(y)
+        if n_rows == 0:
             raise ValueError(f"{path} has no rows.")
         return None
-
-
-def _split_runs(codes: Any, labels: Sequence[Hashable], *columns: Any) -> Iterator[Run]:
-    """Split rows into runs of one task each; ``labels[codes[i]]`` is the task of row i."""
-    cuts = np.flatnonzero(np.diff(codes)) + 1
-    for lo, hi in pairwise([0, *cuts.tolist(), len(codes)]):
-        if lo < hi:
-            X, y, missing = (column[lo:hi] for column in columns)
-            yield labels[codes[lo]], X, y, missing
 
 
 class _DigestSet:
@@ -270,166 +231,3 @@ class _DigestSet:
             self._sorted = np.union1d(self._sorted, np.array(list(self._recent), dtype="S16"))
             self._recent = set()
         return True
-
-
-class _Table:
-    """A CSV or Parquet file."""
-
-    def __init__(
-        self,
-        path: Path,
-        task: str,
-        target: str | None,
-        features: Sequence[str] | None,
-        drop: Sequence[str],
-        encoding: Encoding | None,
-        optional_target: bool,
-    ) -> None:
-        self.path, self.task = path, task
-        self._table = open_table(path)
-        self._warned: set[str] = set()  # columns with a category that is not in the encoding
-        if encoding is not None:
-            encoding = check_encoding(encoding)
-            features, drop = list(encoding), ()
-        names = self._table.names
-        features, known = split_indicators(features, names)
-        chosen = choose_features(names, path, task, target, features, drop, optional_target)
-        self.target = target if target in names else None
-        if encoding is None:
-            encoding = self._choose_encoding(chosen, features is not None)
-        kept = (name for name in chosen if name in encoding or name in known)
-        encoding = {name: known.get(name, encoding.get(name)) for name in kept}
-        self.encoding: Encoding | None = encoding
-        self.feature_names = feature_names(encoding)
-        #: The column of each feature.
-        self.columns = [
-            name
-            for name, texts in encoding.items()
-            for _ in range(1 if texts is None else len(texts))
-        ]
-
-    def _choose_encoding(self, features: list[str], are_named: bool) -> Encoding:
-        """Choose the encoding of the features by the first blocks; check task and target."""
-        with arrow_errors(self.path, self._table.kind):
-            start = self._table.read([self.task, *self._targets, *features], SAMPLE_BLOCKS)
-            if start is None:
-                return dict.fromkeys(features)
-            codes, labels = arrow_labels(start[self.task])
-            columns = {name: self._table.column(start[name], name) for name in features}
-            targets = {name: self._table.column(start[name], name) for name in self._targets}
-        for name, target in targets.items():
-            y = target_numbers(target, name, self.task, labels, is_whole=False)
-            check_roles(self.task, codes, labels, name, y)
-        return choose_encoding(columns, len(labels), are_named, is_whole=False)
-
-    @property
-    def _targets(self) -> list[str]:
-        """The column of targets, if there is one."""
-        return [] if self.target is None else [self.target]
-
-    def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
-        """Read the runs; a last line without newline is added to `cut`, if given."""
-        encoding, n_rows = self.encoding or {}, 0
-        numbers = [*self._targets, *(name for name, texts in encoding.items() if texts is None)]
-        names = [self.task, *self._targets, *encoding]
-        with arrow_errors(self.path, self._table.kind):
-            for batch in self._table.batches(names, numbers, cut):
-                codes, labels = arrow_labels(batch.column(self.task))
-                columns = {
-                    name: self._table.column(batch.column(name), name, texts is not None)
-                    for name, texts in encoding.items()
-                }
-                unseen = {k: texts for k, texts in encoding.items() if k not in self._warned}
-                self._warned |= warn_of_new_categories(columns, unseen, self.path, n_rows + 1)
-                target = Column(np.full(len(codes), np.nan))
-                if self.target is not None:
-                    target = self._table.column(batch.column(self.target), self.target)
-                X, y = feature_matrix(columns, encoding), target.as_numbers()
-                yield from _split_runs(codes, labels, X, y, target.missing)
-                n_rows += len(y)
-
-
-class _Folder:
-    """A folder of .npz files."""
-
-    def __init__(
-        self,
-        path: Path,
-        task: str | None,
-        target: str | None,
-        features: Sequence[str] | None,
-        drop: Sequence[str],
-        optional_target: bool,
-    ) -> None:
-        self.path, self.task = path, task
-        self.encoding: Encoding | None = None
-        self.files = sorted(file for file in path.glob("*.npz") if file.is_file())
-        if not self.files:
-            raise ValueError(f"{path} must hold .npz files, got none.")
-        arrays = self._read(self.files[0])
-        # Without a task array the file names are the labels; "" stands for that array.
-        names = [*arrays, ""] if task is None else [*arrays]
-        self.target = target if target in arrays else None
-        self.features = choose_features(
-            names, self.files[0], task or "", target, features, drop, optional_target
-        )
-        self.feature_names = []
-        for name in self.features:
-            is_matrix = arrays[name].ndim == 2
-            indices = range(arrays[name].shape[1]) if is_matrix else [""]
-            self.feature_names += [f"{name}{j}" for j in indices]
-        if len(set(self.feature_names)) < len(self.feature_names):
-            shown = ", ".join(self.feature_names)
-            raise ValueError(f"{path} must have distinct feature names, got {shown}.")
-        self.columns = self.feature_names
-
-    def _read(self, file: Path) -> dict[str, Any]:
-        with (
-            read_errors(file, ".npz"),
-            file.open("rb") as content,
-            np.load(content, allow_pickle=False) as archive,
-        ):
-            for member in archive.zip.infolist():
-                with archive.zip.open(member) as start:
-                    read_npy_header(start, member.file_size)
-            return {name: archive[name] for name in archive.files}
-
-    def runs(self, cut: list[bytes] | None = None) -> Iterator[Run]:
-        for file in self.files:
-            arrays = self._read(file)
-            columns = [self._floats(file, arrays, name) for name in self.features]
-            y = np.full(len(columns[0]), np.nan)
-            if self.target is not None:
-                y = self._floats(file, arrays, self.target)
-            if y.ndim != 1 or len(y) == 0 or any(len(column) != len(y) for column in columns):
-                shapes = ", ".join(str(array.shape) for array in (y, *columns))
-                raise ValueError(
-                    f"{file} must hold a vector of targets, and features with a row for each, got "
-                    f"the shapes {shapes}."
-                )
-            X, n_features = np.column_stack(columns), len(self.feature_names)
-            if X.shape[1] != n_features:
-                wanted = f"the {n_features} features of {self.files[0].name}"
-                raise ValueError(f"{file} must hold {wanted}, got {X.shape[1]}.")
-            rows = np.full(len(y), file.stem)
-            if self.task is not None:
-                rows = self._array(file, arrays, self.task)
-            if rows.shape != y.shape:
-                wanted = f"array {self.task!r} must hold {len(y)} labels"
-                raise ValueError(f"{file}: {wanted}, got shape {rows.shape}.")
-            labels, codes = np.unique(rows, return_inverse=True)
-            yield from _split_runs(codes, labels.tolist(), X, y, np.isnan(y))
-
-    def _array(self, file: Path, arrays: dict[str, Any], name: str) -> Any:
-        if name not in arrays:
-            raise ValueError(f"{file} must hold an array {name!r}, got {', '.join(arrays)}.")
-        return arrays[name]
-
-    def _floats(self, file: Path, arrays: dict[str, Any], name: str) -> Array:
-        array = self._array(file, arrays, name)
-        if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
-            raise ValueError(
-                f"{file}: array {name!r} must hold numbers in one or two dimensions, got "
-                f"{array.dtype} of shape {array.shape}."
-            )
-        return np.asarray(array, dtype=np.float64)

@@ -1,0 +1,254 @@
+"""Read the rows of tables, and of folders of .npz files, in runs of one task each."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastltl._columns import (
+    Column,
+    Encoding,
+    check_roles,
+    choose_encoding,
+    choose_features,
+    feature_matrix,
+    feature_names,
+    split_indicators,
+    target_numbers,
+    warn_of_new_categories,
+)
+from fastltl._validation import Array, read_errors
+from fastltl.io.checkpoints import read_npy_header
+from fastltl.io.tables import SAMPLE_BLOCKS, SMALL_BYTES, arrow_errors, arrow_labels, open_table
+
+#: Label, X, y, missing targets and numbers of adjacent rows of one task.
+Run = tuple[Hashable, Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.int64]]
+
+
+def check_encoding(encoding: Any) -> Encoding:
+    """Check an encoding that comes from outside."""
+    if not isinstance(encoding, dict) or not encoding:
+        raise ValueError(f"encoding must be a dict of columns, got {encoding!r:.80}.")
+    for name, categories in encoding.items():
+        texts = categories if isinstance(categories, list) else []
+        are_texts = bool(texts) and all(isinstance(text, str) for text in texts)
+        if not isinstance(name, str) or not (categories is None or are_texts):
+            raise ValueError(
+                "encoding must give None or a list of categories for each column, got "
+                f"{categories!r:.80} for {name!r:.80}."
+            )
+    return dict(encoding)
+
+
+def _split_runs(
+    codes: Any, labels: Sequence[Hashable], first_row: int, *columns: Any
+) -> Iterator[Run]:
+    """Split rows into runs of one task each; ``labels[codes[i]]`` is the task of row i."""
+    rows = np.arange(first_row, first_row + len(codes))
+    cuts = np.flatnonzero(np.diff(codes)) + 1
+    for lo, hi in pairwise([0, *cuts.tolist(), len(codes)]):
+        if lo < hi:
+            X, y, missing = (column[lo:hi] for column in columns)
+            yield labels[codes[lo]], X, y, missing, rows[lo:hi]
+
+
+class Table:
+    """A CSV or Parquet file."""
+
+    def __init__(
+        self,
+        path: Path,
+        task: str,
+        target: str | None,
+        features: Sequence[str] | None,
+        drop: Sequence[str],
+        encoding: Encoding | None,
+        optional_target: bool,
+    ) -> None:
+        self.path, self.task = path, task
+        self._table = open_table(path)
+        self._warned: set[str] = set()  # columns with a category that is not in the encoding
+        if encoding is not None:
+            encoding = check_encoding(encoding)
+            features, drop = list(encoding), ()
+        names = self._table.names
+        features, known = split_indicators(features, names)
+        chosen = choose_features(names, path, task, target, features, drop, optional_target)
+        self.target = target if target in names else None
+        if encoding is None:
+            encoding = self._choose_encoding(chosen, features is not None)
+        kept = (name for name in chosen if name in encoding or name in known)
+        encoding = {name: known.get(name, encoding.get(name)) for name in kept}
+        self.encoding: Encoding | None = encoding
+        self.feature_names = feature_names(encoding)
+        #: The column of each feature.
+        self.columns = [
+            name
+            for name, texts in encoding.items()
+            for _ in range(1 if texts is None else len(texts))
+        ]
+
+    def _choose_encoding(self, features: list[str], are_named: bool) -> Encoding:
+        """Choose the encoding of the features by the first blocks; check task and target."""
+        with arrow_errors(self.path, self._table.kind):
+            start = self._table.read([self.task, *self._targets, *features], SAMPLE_BLOCKS)
+            if start is None:
+                return dict.fromkeys(features)
+            codes, labels = arrow_labels(start[self.task])
+            columns = {name: self._table.column(start[name], name) for name in features}
+            targets = {name: self._table.column(start[name], name) for name in self._targets}
+        for name, target in targets.items():
+            y = target_numbers(target, name, self.task, labels, is_whole=False)
+            check_roles(self.task, codes, labels, name, y)
+        return choose_encoding(columns, len(labels), are_named, is_whole=False)
+
+    @property
+    def _targets(self) -> list[str]:
+        """The column of targets, if there is one."""
+        return [] if self.target is None else [self.target]
+
+    def runs(self, cut: list[bytes] | None, is_sorted: bool) -> Iterator[Run]:
+        """Read the runs; a last line without newline is added to `cut`, if given.
+
+        If `is_sorted`, the runs of a task follow each other, as far as the file is small.
+        """
+        if not (is_sorted and self._is_scattered()):
+            yield from self._read_runs(cut)
+            return
+        rest: list[bytes] | None = None if cut is None else []
+        by_task: dict[Hashable, list[Run]] = {}
+        for run in self._read_runs(rest):
+            by_task.setdefault(run[0], []).append(run)
+            last = run[0]
+        if rest:  # the task before a half written line comes last
+            by_task[last] = by_task.pop(last)
+        for runs in by_task.values():
+            yield from runs
+        if cut is not None:
+            cut += rest or []
+
+    def _is_scattered(self) -> bool:
+        """Return whether a small file has tasks whose rows are not adjacent."""
+        if self.path.stat().st_size > SMALL_BYTES:
+            return False
+        with arrow_errors(self.path, self._table.kind):
+            table = self._table.read([self.task], SAMPLE_BLOCKS)
+            if table is None:
+                return False
+            codes, labels = arrow_labels(table[self.task])
+        return bool(np.count_nonzero(np.diff(codes)) >= len(labels))
+
+    def _read_runs(self, cut: list[bytes] | None) -> Iterator[Run]:
+        """Read the runs in the order of the file."""
+        encoding, n_rows = self.encoding or {}, 0
+        numbers = [*self._targets, *(name for name, texts in encoding.items() if texts is None)]
+        names = [self.task, *self._targets, *encoding]
+        with arrow_errors(self.path, self._table.kind):
+            for batch in self._table.batches(names, numbers, cut):
+                codes, labels = arrow_labels(batch.column(self.task))
+                columns = {
+                    name: self._table.column(batch.column(name), name, texts is not None)
+                    for name, texts in encoding.items()
+                }
+                unseen = {k: texts for k, texts in encoding.items() if k not in self._warned}
+                self._warned |= warn_of_new_categories(columns, unseen, self.path, n_rows + 1)
+                target = Column(np.full(len(codes), np.nan))
+                if self.target is not None:
+                    target = self._table.column(batch.column(self.target), self.target)
+                X, y = feature_matrix(columns, encoding), target.as_numbers()
+                yield from _split_runs(codes, labels, n_rows + 1, X, y, target.missing)
+                n_rows += len(y)
+
+
+class Folder:
+    """A folder of .npz files."""
+
+    def __init__(
+        self,
+        path: Path,
+        task: str | None,
+        target: str | None,
+        features: Sequence[str] | None,
+        drop: Sequence[str],
+        optional_target: bool,
+    ) -> None:
+        self.path, self.task = path, task
+        self.encoding: Encoding | None = None
+        self.files = sorted(file for file in path.glob("*.npz") if file.is_file())
+        if not self.files:
+            raise ValueError(f"{path} must hold .npz files, got none.")
+        arrays = self._read(self.files[0])
+        # Without a task array the file names are the labels; "" stands for that array.
+        names = [*arrays, ""] if task is None else [*arrays]
+        self.target = target if target in arrays else None
+        self.features = choose_features(
+            names, self.files[0], task or "", target, features, drop, optional_target
+        )
+        self.feature_names = []
+        for name in self.features:
+            is_matrix = arrays[name].ndim == 2
+            indices = range(arrays[name].shape[1]) if is_matrix else [""]
+            self.feature_names += [f"{name}{j}" for j in indices]
+        if len(set(self.feature_names)) < len(self.feature_names):
+            shown = ", ".join(self.feature_names)
+            raise ValueError(f"{path} must have distinct feature names, got {shown}.")
+        self.columns = self.feature_names
+
+    def _read(self, file: Path) -> dict[str, Any]:
+        with (
+            read_errors(file, ".npz"),
+            file.open("rb") as content,
+            np.load(content, allow_pickle=False) as archive,
+        ):
+            for member in archive.zip.infolist():
+                with archive.zip.open(member) as start:
+                    read_npy_header(start, member.file_size)
+            return {name: archive[name] for name in archive.files}
+
+    def runs(self, cut: list[bytes] | None, is_sorted: bool) -> Iterator[Run]:
+        """Read the runs, file by file."""
+        n_rows = 0
+        for file in self.files:
+            arrays = self._read(file)
+            columns = [self._floats(file, arrays, name) for name in self.features]
+            y = np.full(len(columns[0]), np.nan)
+            if self.target is not None:
+                y = self._floats(file, arrays, self.target)
+            if y.ndim != 1 or len(y) == 0 or any(len(column) != len(y) for column in columns):
+                shapes = ", ".join(str(array.shape) for array in (y, *columns))
+                raise ValueError(
+                    f"{file} must hold a vector of targets, and features with a row for each, got "
+                    f"the shapes {shapes}."
+                )
+            X, n_features = np.column_stack(columns), len(self.feature_names)
+            if X.shape[1] != n_features:
+                wanted = f"the {n_features} features of {self.files[0].name}"
+                raise ValueError(f"{file} must hold {wanted}, got {X.shape[1]}.")
+            rows = np.full(len(y), file.stem)
+            if self.task is not None:
+                rows = self._array(file, arrays, self.task)
+            if rows.shape != y.shape:
+                wanted = f"array {self.task!r} must hold {len(y)} labels"
+                raise ValueError(f"{file}: {wanted}, got shape {rows.shape}.")
+            labels, codes = np.unique(rows, return_inverse=True)
+            yield from _split_runs(codes, labels.tolist(), n_rows + 1, X, y, np.isnan(y))
+            n_rows += len(y)
+
+    def _array(self, file: Path, arrays: dict[str, Any], name: str) -> Any:
+        if name not in arrays:
+            raise ValueError(f"{file} must hold an array {name!r}, got {', '.join(arrays)}.")
+        return arrays[name]
+
+    def _floats(self, file: Path, arrays: dict[str, Any], name: str) -> Array:
+        array = self._array(file, arrays, name)
+        if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
+            raise ValueError(
+                f"{file}: array {name!r} must hold numbers in one or two dimensions, got "
+                f"{array.dtype} of shape {array.shape}."
+            )
+        return np.asarray(array, dtype=np.float64)
