@@ -388,7 +388,7 @@ class RepresentationLearner(Learner):
         return self._ridge(self.D_).fit(X, y)
 
     def _adapt_tasks(self, tasks: TaskSet) -> list[RepresentationRidge]:
-        D = self.D_  # the same for all tasks, even if another thread teaches this learner
+        D = self.D_  # the same for all tasks, even if another thread fits this learner
         return solve_each(lambda X, y: self._ridge(D).fit(X, y), tasks)
 
     def _prior_regressor(self, regressors: Sequence[RepresentationRidge]) -> RepresentationRidge:

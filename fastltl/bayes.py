@@ -309,7 +309,7 @@ class BayesLTL(IncrementalLearner[BayesRun]):
         return self._solve(self._fitted_run().prior(), X, y)
 
     def _adapt_tasks(self, tasks: TaskSet) -> list[TaskRegressor]:
-        prior = self._fitted_run().prior()  # even if another thread teaches this learner
+        prior = self._fitted_run().prior()  # even if another thread fits this learner
         return solve_each(lambda X, y: self._solve(prior, X, y), tasks)
 
     def _solve(self, prior: Prior, X: Any, y: Any) -> TaskRegressor:
@@ -390,7 +390,7 @@ class BayesLTL(IncrementalLearner[BayesRun]):
 
     def _effects(self, tasks: TaskSet) -> Effects:
         """Return the weights of tasks and their standard errors."""
-        learner = copy(self)  # as another thread may teach this one
+        learner = copy(self)  # as another thread may fit this one
         run = learner._fitted_run()
         if not isinstance(tasks, TaskSet):
             raise TypeError(f"tasks must be a TaskSet, got {type(tasks).__name__}.")

@@ -300,7 +300,8 @@ def _run_comparison(
     found = compare.compare(tasks, **settings, progress=True)
     page = report.write_comparison(found.results, title, about, out, source)
     step = advice.next_steps(found.results, source)[0].code
-    step = "see the report" if "\n" in step else step
+    if "\n" in step:
+        step = f"the report has the code for {found.best}"
     print(f"{found}\n\nNext: {step}\nReport: {printable(page)}")
 
 

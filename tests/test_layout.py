@@ -35,7 +35,7 @@ LAYERS = [
     ["metrics", "selection", "path", "plots"],
     ["datasets"],
     ["distributed.shards", "distributed.online", "distributed"],
-    ["experiments.results", "experiments.peers", "experiments.trials", "experiments.verdict"],
+    ["experiments.results", "experiments.trials", "experiments.peers", "experiments.verdict"],
     ["experiments.compare", "experiments.paper"],
     ["experiments.prior"],
     ["experiments.claims", "experiments.advice"],

@@ -434,7 +434,7 @@ def test_many_tasks_are_drawn_as_an_image(compared):
 def test_fewest_tasks_can_be_drawn(tmp_path):
     tasks = ltl.datasets.make_environment(1, 1, noise=0.1, random_state=0).tasks(4, 2)
     page = ltl.compare(tasks, repeats=1).write_report(tmp_path)
-    assert "4 tasks are few" in page.read_text(encoding="utf-8")
+    assert "with only 4 tasks" in page.read_text(encoding="utf-8")
 
 
 def test_curves_of_one_trial_have_no_interval():

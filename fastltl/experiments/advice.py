@@ -44,7 +44,7 @@ def next_steps(results: Results, source: Source | None = None) -> list[Step]:
         has_slopes = use == SLOPES
         steps = [
             Step("In R, with lme4:", _lme4(results, source, has_slopes)),
-            Step("In Python, with GPBoost:", _gpboost(source, has_slopes)),
+            Step("In Python, with GPBoost:", _gpboost(results, source, has_slopes)),
         ]
         mse = {row["method"]: row["mse"] for row in results["methods"]}
         excess = 100 * (mse[BAYES] / mse[use] - 1)
@@ -54,9 +54,10 @@ def next_steps(results: Results, source: Source | None = None) -> list[Step]:
         )
         if source is None:
             return [*steps, Step(behind, _script([*_read(None), *PYTHON[BAYES].splitlines()]))]
-        learn, *others = _commands(BAYES, source)
+        learn, *others = _commands(BAYES, source, results["data"]["n_tasks"])
         return [*steps, Step(f"{behind} {learn.text}", learn.code), *others]
-    steps = _commands(use, source) if source and use in (BAYES, ONLINE) else []
+    n_tasks = results["data"]["n_tasks"]
+    steps = _commands(use, source, n_tasks) if source and use in (BAYES, ONLINE) else []
     steps.append(Step(python, _script([*_read(source), *PYTHON[use].splitlines()])))
     if source is None:
         command = "fastltl compare table.csv --task COLUMN --target COLUMN"
@@ -64,8 +65,9 @@ def next_steps(results: Results, source: Source | None = None) -> list[Step]:
     return steps
 
 
-def _commands(use: str, source: Source) -> list[Step]:
+def _commands(use: str, source: Source, n_tasks: int) -> list[Step]:
     """Return the commands that learn from the file, and that predict with what was learned."""
+    kept = [str(max(1, n_tasks // 3))] if use == ONLINE and n_tasks < 60 else None  # default 20
     file, target = Path(source["file"]), source["target"]
     checkpoint, new = _positional(f"{file.stem}.npz"), f"new{file.suffix or '.csv'}"
     arguments = [
@@ -75,6 +77,7 @@ def _commands(use: str, source: Source) -> list[Step]:
         *_option("--features", source.get("features")),
         *_option("--drop", source.get("drop")),
         *_option("--learner", ["online"] if use == ONLINE else None),
+        *_option("--validation", kept),
         "--checkpoint",
         checkpoint,
     ]
@@ -237,7 +240,7 @@ def _r_name(name: str) -> str:
     return f"`{printable(name.replace('`', chr(92) + '`'))}`"
 
 
-def _gpboost(source: Source | None, has_slopes: bool) -> str:
+def _gpboost(results: Results, source: Source | None, has_slopes: bool) -> str:
     """Return lines of Python that fit the mixed model."""
     lines = ["import gpboost", "import numpy as np"]
     if source is None:
@@ -247,10 +250,7 @@ def _gpboost(source: Source | None, has_slopes: bool) -> str:
         ]
     else:
         task, target = _literal(source["task"]), _literal(source["target"])
-        dropped = _literal([source["task"], source["target"], *(source.get("drop") or ())])
-        rows = f"table.drop(columns={dropped})"
-        if source.get("features"):
-            rows = f"table[{_literal(list(source['features']))}]"
+        rows = f"table[{_literal(_columns(results, source))}]"
         lines += [
             *_read_table(source),
             f"X = pd.get_dummies({rows}, drop_first=True, dtype=float)",

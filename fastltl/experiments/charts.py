@@ -139,7 +139,7 @@ def _tasks(results: Results) -> Picture:
     errors = np.sqrt([[task["mse"][method] for method in (ALONE, name)] for task in tasks])
     n_better = int((errors[:, 1] < errors[:, 0]).sum())
     figure, axes = new_axes("", "error of each task alone", f"error of {SHORT[name]}", 4.2, NARROW)
-    figure.suptitle(f"Better with {name} in {n_better:,} of {len(tasks):,} tasks", **TITLE)
+    figure.suptitle(f"Better with {SHORT[name]} in {n_better:,} of {len(tasks):,} tasks", **TITLE)
     floor = max(np.median(errors) / 30, 1e-9 * errors.max()) or 1.0
     errors = np.maximum(errors, floor)
     low, high = errors.min() / 1.15, errors.max() * 1.15
@@ -202,8 +202,9 @@ def _learning(results: Results) -> Picture:
         colour, weight = MARK if name == BAYES else INK, "bold" if name == use else "normal"
         axes.text(1.05, place, SHORT[name], color=colour, weight=weight, va="center", **outside)
     caption = (
-        "Variance that BayesLTL explains in held-out tasks, with 95 % intervals: "
-        f"{100 * means[0]:.1f} % after the first task, {100 * means[-1]:.1f} % after {tasks[-1]}. "
+        "Variance that BayesLTL explains in held-out tasks, with 95 % intervals of the difference "
+        f"from each task alone: {100 * means[0]:.1f} % after the first task, "
+        f"{100 * means[-1]:.1f} % after {tasks[-1]}. "
         "The other lines are what the other methods explain in the end."
     )
     return Picture("learning", figure, caption)
@@ -249,7 +250,7 @@ def shown_method(results: Results) -> str:
 
 
 def _lowest(explained: Sequence[float]) -> float:
-    """Return where an axis begins, in percent: a method far worse than others must not rule it."""
+    """Return where an axis begins, in percent: a method far worse than others is cut off."""
     return 100 * max(min(explained), max(explained) - 1.0)
 
 

@@ -22,13 +22,14 @@ from fastltl._validation import Array, check_count, check_flag, reason_of
 from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_rdataset, make_environment
 from fastltl.experiments import trials
-from fastltl.experiments.peers import drop_dependent, fit_gpboost, rows_of
+from fastltl.experiments.peers import fit_gpboost, rows_of, score_peer
 from fastltl.experiments.results import (
     Cell,
     Results,
     Row,
     Table,
     compute_cells,
+    connected,
     finish,
     format_table,
     new_results,
@@ -59,6 +60,8 @@ FEWEST_ROWS = 2
 SLOWEST, LEAST_SECONDS = 10.0, 2.0
 #: Shares of the tasks to which a mixed model is fitted first, to foresee its time.
 PILOTS = (1 / 16, 1 / 4)
+#: If 95 % intervals contain fewer targets than this share, they are said to be too narrow.
+LEAST_COVERED = 0.9
 #: Squares of larger numbers overflow when they are scaled.
 LARGEST = 1e150
 
@@ -86,7 +89,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What to use and why, in words."""
+        """The verdict in words: which method to use, and why."""
         return str(self.results["verdict"]["sentence"])
 
     def to_frame(self) -> Any:
@@ -190,10 +193,16 @@ def compare(
                 f"{missing} must name a column of the data frame, got None; or pass a TaskSet."
             )
         tasks = TaskSet.from_frame(tasks, task, target, features, drop=drop)
-    elif not (task is None and target is None and features is None and len(drop) == 0):
+    elif not (task is None and target is None and features is None and not drop):
         raise ValueError("task, target, features and drop go with a data frame, got a TaskSet.")
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed must be an integer >= 0, got {seed!r}.")
+    for name, number, least in (("seed", seed, 0), ("n_jobs", n_jobs, 1)):
+        is_whole = isinstance(number, int | np.integer)
+        if not is_whole or not (number >= least or (name == "n_jobs" and number == -1)):
+            also = ", or -1 for one for each core" if name == "n_jobs" else ""
+            raise ValueError(f"{name} must be an integer >= {least}{also}, got {number!r}.")
+    seed, n_jobs = int(seed), int(n_jobs)
+    if dask is not None:
+        connected(dask).close()  # before the work begins
     usable = usable_tasks(tasks)
     if repeats is None:
         wanted = math.ceil(HELD_OUT / len(usable) / max(1.0, usable.n_features / MANY_FEATURES))
@@ -278,7 +287,8 @@ def _score_fold(cell: Cell, tasks: TaskSet, seed: int) -> Row:
 
     Scores are sums of squared errors over the held-out rows of each task.
     """
-    order = np.random.default_rng([seed, cell["repeat"]]).permutation(len(tasks))
+    # A seed of another length would be padded with zeros: no fold has this number.
+    order = np.random.default_rng([seed, cell["repeat"], FOLDS]).permutation(len(tasks))
     is_held_out = np.arange(len(order)) % FOLDS == cell["fold"]
     generator = np.random.default_rng([seed, cell["repeat"], cell["fold"]])
     split = trials.make_split(tasks[order[~is_held_out]], tasks[order[is_held_out]], generator)
@@ -306,7 +316,8 @@ def _score_fold(cell: Cell, tasks: TaskSet, seed: int) -> Row:
             with timed(name):
                 errors[name] = limited(split, limit)
         except TimeoutError:
-            failed[name] = f"it takes more than {limit:.0f} s a fold, ten times the others"
+            times = ", ten times the others" if limit > LEAST_SECONDS else ""
+            failed[name] = f"it takes more than {limit:.0f} s a fold{times}"
         except MIXED_ERRORS.get(name, ()) as error:
             failed[name] = f"it failed ({reason_of(error).rstrip('.')})"
     n_rows = split.trial.test[1].sizes
@@ -345,28 +356,21 @@ def _score_mixed(split: Split, limit: float, slopes: bool) -> Array:
     TimeoutError is raised if it takes more than so many seconds, or if fits to some of the tasks
     show that it would.
     """
-    import gpboost  # noqa: F401  # not within the time that is measured
+    import gpboost  # not within the time that is measured
 
-    given, held_out = split.trial.test
+    fit = partial(fit_gpboost, slopes=slopes)
     for share in PILOTS if limit < np.inf else ():
         pilot = rows_of(split.training[: max(2, math.ceil(share * len(split.training)))])
         start = time.perf_counter()
-        with suppress(Exception):  # so few tasks may not be enough for a fit
-            fit_gpboost(pilot, pilot, slopes)
+        # So few tasks may not be enough for a fit.
+        with suppress(gpboost.basic.GPBoostError, RuntimeError, ValueError):
+            fit(pilot, pilot)
         if time.perf_counter() - start > limit * share:
             raise TimeoutError("the fit would take too long")
     start = time.perf_counter()
-    fitted, new = rows_of(split.training, given), rows_of(held_out)
-    both = drop_dependent(np.concatenate([fitted.X, new.X]), backwards=True)
-    prediction = fit_gpboost(
-        fitted._replace(X=both[: len(fitted.y)]),
-        new._replace(X=both[len(fitted.y) :], task=new.task + len(split.training)),
-        slopes,
-    )
+    errors = score_peer(fit, split)
     if time.perf_counter() - start > limit:
         raise TimeoutError("the fit takes too long")
-    squares = np.bincount(new.task, (new.y - prediction) ** 2)
-    errors: Array = squares / held_out.sizes
     return errors
 
 
@@ -392,7 +396,7 @@ def _describe_prior(tasks: TaskSet) -> Row:
     columns = found.names, found.means, found.standard_errors, found.deviations, scales
     rows = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
     return {
-        # Of each weight over tasks; the scale is the deviation of the feature itself.
+        # The scale is the deviation of the feature itself, the others are of its weight.
         "features": [
             {"name": name, "mean": mean, "se": se, "deviation": deviation, "scale": scale}
             for name, mean, se, deviation, scale in rows
@@ -426,14 +430,17 @@ def size_sentence(results: Results) -> str:
     """Say how large the data are."""
     data = results["data"]
     left_out = f" ({data['n_left_out']} of one row left out)" if data["n_left_out"] else ""
-    sizes = f"{data['n_features']} features, {data['n_rows']} rows"
+    n_features = data["n_features"]
+    sizes = f"{n_features} feature{'s' if n_features > 1 else ''}, {data['n_rows']} rows"
     return f"{data['n_tasks']} tasks{left_out}, {sizes}"
 
 
 def coverage_sentence(results: Results) -> str:
     """Say how many targets the intervals of BayesLTL contained."""
     shares = {row["level"]: f"{100 * row['covered']:.1f} %" for row in results["coverage"]}
-    return (
-        f"Of the held-out targets, {shares[95]} are in the 95 % intervals of {BAYES} and "
-        f"{shares[80]} in the 80 % intervals."
+    sentence = (
+        f"The 95 % intervals of {BAYES} contain {shares[95]} of the held-out targets, and its 80 % "
+        f"intervals {shares[80]}."
     )
+    covered = {row["level"]: row["covered"] for row in results["coverage"]}[95]
+    return f"{sentence} They are too narrow here." if covered < LEAST_COVERED else sentence

@@ -5,20 +5,26 @@ from __future__ import annotations
 import io
 import subprocess
 import tempfile
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fastltl._validation import Array
+from fastltl.experiments.trials import Split
 from fastltl.tasks import TaskSet
 
 #: Seconds after which a fit by R is given up.
 R_TIMEOUT = 600
 #: A column whose distance to the span of others is below this share of its size depends on them.
 DEPENDENT = 1e-6
+
+#: Threads of a Dask worker must not redirect stdout at the same time.
+_STDOUT = Lock()
 
 Ints = npt.NDArray[np.int64]
 
@@ -53,6 +59,23 @@ def drop_dependent(X: Array, backwards: bool = False) -> Array:
     return X[:, sorted(kept)]
 
 
+def score_peer(fit: Callable[[Rows, Rows], Array], split: Split) -> Array:
+    """Return the mean squared error of a mixed model on each new task.
+
+    `fit` is fitted to the training tasks and the given rows of the new tasks, without columns that
+    depend on others, and predicts the held-out rows.
+    """
+    given, held_out = split.trial.test
+    fitted, new = rows_of(split.training, given), rows_of(held_out)
+    X = drop_dependent(np.concatenate([fitted.X, new.X]), backwards=True)
+    prediction = fit(
+        fitted._replace(X=X[: len(fitted.y)]),
+        new._replace(X=X[len(fitted.y) :], task=new.task + len(split.training)),
+    )
+    errors: Array = np.bincount(new.task, (new.y - prediction) ** 2) / held_out.sizes
+    return errors
+
+
 def fit_gpboost(fitted: Rows, new: Rows, slopes: bool = True) -> Array:
     """Fit random intercepts, and independent random slopes, by GPBoost; predict the new rows."""
     import gpboost
@@ -66,7 +89,7 @@ def fit_gpboost(fitted: Rows, new: Rows, slopes: bool = True) -> Array:
             "matrix_inversion_method": "cholesky",  # the default is approximate, and slower here
         }
     log = io.StringIO()
-    with redirect_stdout(log):  # GPBoost prints its warnings
+    with _STDOUT, redirect_stdout(log):  # GPBoost prints its warnings
         model = gpboost.GPModel(
             group_data=fitted.task,
             likelihood="gaussian",

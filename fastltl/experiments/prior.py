@@ -23,7 +23,7 @@ from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_rdataset, make_environment
 from fastltl.experiments import paper, trials
 from fastltl.experiments.paper import MULTITASK, Experiment, mean_with_interval
-from fastltl.experiments.peers import drop_dependent, fit_gpboost, fit_lme4, rows_of
+from fastltl.experiments.peers import drop_dependent, fit_gpboost, fit_lme4, rows_of, score_peer
 from fastltl.experiments.results import Cell, Results, Row, select
 from fastltl.experiments.trials import Split, Trial, make_split
 from fastltl.experiments.verdict import ALONE, BATCH, ONLINE
@@ -222,16 +222,11 @@ def _draw_unstructured(
 
 def _score_peer(name: str, split: Split) -> float | None:
     """Return the mean error of a mixed model on the new tasks, or None with a warning."""
-    given, held_out = split.trial.test
-    new = rows_of(held_out)
     try:
-        numbered = new._replace(task=new.task + len(split.training))
-        prediction = PEERS[name](rows_of(split.training, given), numbered)
+        return float(score_peer(PEERS[name], split).mean())
     except Exception as error:  # the results of the other methods must not be lost
         warnings.warn(f"{name} failed: {reason_of(error)}.", RuntimeWarning, stacklevel=2)
         return None
-    squares = np.bincount(new.task, (new.y - prediction) ** 2)
-    return float(np.mean(squares / held_out.sizes))
 
 
 PEERS = {GPBOOST: fit_gpboost, LME4: fit_lme4}

@@ -25,6 +25,7 @@ from fastltl.experiments.paper import TIMED_LAM, TIMED_TOL
 from fastltl.experiments.prior import GPBOOST, LME4, METHODS, N_VALIDATION_TASKS, ONE_PASS, SCHOOLS
 from fastltl.experiments.results import Results, Row, Table, select, write_results
 from fastltl.experiments.trials import LEVELS
+from fastltl.experiments.verdict import PREFERRED
 from fastltl.io.checkpoints import check_writable, write_whole
 
 #: Formats of the files of a picture.
@@ -93,7 +94,7 @@ def write_comparison(
     return _write(title, sections, [results], out, about, answer)
 
 
-#: What the columns of the table of methods mean.
+#: Meanings of the columns of the table of methods.
 METHOD_TERMS = {
     "explained %": "the share of the target's variance that predictions explain in tasks not "
     "learned from, 100 (1 - MSE / variance). 100 is perfect; 0 is as good as predicting the mean "
@@ -109,7 +110,7 @@ METHOD_TERMS = {
 MOST_FEATURES = 15
 
 
-#: What the columns of the table of what was learned mean.
+#: Meanings of the columns of the table of what was learned.
 LEARNED_TERMS = {
     "mean": "the weight of the feature, on average over tasks: the change of the prediction where "
     "the feature is larger by 1.",
@@ -131,12 +132,17 @@ def _learned_section(learned: Row) -> Section:
     shown = sorted(features, key=size, reverse=True)[:MOST_FEATURES]
     rows = [_weight_row(feature) for feature in (*shown, intercept)]
     # Indicators of the values of a text column are named column=value.
-    name, mean, _, ends = next((row for row in rows[:-1] if "=" not in row[0]), rows[0])
+    example = ""
+    if numbers := [row for row in rows[:-1] if "=" not in row[0]] or rows[:-1]:
+        name, mean, _, ends = numbers[0]
+        example = (
+            f" For example, where {name} is larger by 1, the prediction changes by {mean} on "
+            f"average over tasks, and by {ends} in 95 % of them."
+        )
     text = [
         "BayesLTL learns how the weights of tasks are distributed: their mean, and how much tasks "
-        "differ from it. A new task starts from this distribution, and its own rows correct it. "
-        f"For example, where {name} is larger by 1, the prediction changes by {mean} on average "
-        f"over tasks, and by {ends} in 95 % of them.",
+        "differ from it. A new task starts from this distribution, and its own rows correct it."
+        f"{example}",
         f"Within a task, targets scatter around the best prediction by {learned['noise']:.3g} "
         "(the standard deviation of the noise). The error to expect on rows of a new task is "
         f"{learned['expected_error']:.3g} (root mean square).",
@@ -184,7 +190,8 @@ def _protocol(results: Results) -> list[str]:
         "models have nothing to select. Features and targets were standardised, which methods "
         "with lam need. Every method fits intercepts.",
         "Intervals come from resampling the tasks, and from the differences between repetitions. "
-        "The verdict names the simplest method whose error is at most 1 % above the lowest.",
+        "The verdict names the first method whose error is at most 1 % above the lowest, in this "
+        f"order: {', '.join(PREFERRED)}.",
     ]
 
 

@@ -16,8 +16,9 @@ ALONE, POOLED = "each task alone (ITL)", "one model for all (pooled)"
 INTERCEPTS, SLOPES = "mixed model, random intercepts", "mixed model, random slopes"
 ONLINE, BATCH, MULTITASK, BAYES = "online LTL", "batch LTL", "multitask (MTL)", "BayesLTL"
 METHODS = (ALONE, POOLED, INTERCEPTS, SLOPES, ONLINE, BATCH, MULTITASK, BAYES)
-#: The first of these whose error is close to the lowest is recommended.
-SIMPLEST_FIRST = (POOLED, ALONE, BAYES, INTERCEPTS, SLOPES, ONLINE, BATCH, MULTITASK)
+#: The first of these whose error is close to the lowest is recommended: one model before several,
+#: and what learns in one pass before what is fitted to all data again.
+PREFERRED = (POOLED, ALONE, BAYES, INTERCEPTS, SLOPES, ONLINE, BATCH, MULTITASK)
 
 #: With fewer tasks a bootstrap interval over tasks is not reliable.
 FEWEST_TASKS_FOR_A_VERDICT = 20
@@ -29,7 +30,7 @@ RESAMPLES, FEWEST_RESAMPLES, DRAWN, LARGEST_DRAW = 9999, 1999, 2**21, 2**20
 
 OPENINGS = {
     "yes": "Sharing helps",
-    "no": "Sharing does not help",
+    "no": "Sharing gains little",
     "unclear": "Whether sharing helps is not certain",
 }
 
@@ -156,14 +157,14 @@ def _gain_and_deviation(errors: Array, baseline: Array) -> tuple[Array, Array]:
 def verdict(methods: Sequence[Row], n_tasks: int) -> dict[str, str]:
     """Choose the method to use, and say why.
 
-    It is the simplest one whose error is at most 1 % above the lowest. Sharing helps, "yes", if it
-    shares and the strict interval of its gain over each task alone is above zero; "no" if every
-    strict interval ends below a gain worth having; and else this is "unclear".
+    It is the first of PREFERRED whose error is at most 1 % above the lowest. Sharing helps, "yes",
+    if it shares and the strict interval of its gain over each task alone is above zero; "no" if
+    every strict interval ends below a gain worth having; and else this is "unclear".
     """
     rows = {row["method"]: row for row in methods}
     best = min(methods, key=lambda row: float(row["mse"]))
     enough = (1 + NEGLIGIBLE_GAIN / 100) * best["mse"]
-    use = next(name for name in SIMPLEST_FIRST if name in rows and rows[name]["mse"] <= enough)
+    use = next(name for name in PREFERRED if name in rows and rows[name]["mse"] <= enough)
     sharing = [row for row in methods if row["method"] != ALONE]
     helps = "unclear"
     if n_tasks >= FEWEST_TASKS_FOR_A_VERDICT:
@@ -177,22 +178,23 @@ def verdict(methods: Sequence[Row], n_tasks: int) -> dict[str, str]:
         if name != use
     )
     sentences = [
-        f"Use {use}: in tasks that it has not seen before it explains "
-        f"{100 * rows[use]['explained']:.1f} % of the variance, against {others}."
+        f"Use {use}: in held-out tasks, given half of their rows, it explains "
+        f"{100 * rows[use]['explained']:.1f} % of the variance of the others, against {others}."
     ]
     if use != best["method"]:
-        excess = 100 * (rows[use]["mse"] / best["mse"] - 1)
+        excess = 100 * (1 - best["mse"] / rows[use]["mse"])
         sentences.append(
             f"The error of {best['method']} is {excess:.1f} % lower, which is too little to matter."
         )
     shown = rows[use] if use != ALONE else min(sharing, key=lambda row: float(row["mse"]))
     low, high = shown["strict_interval"]
-    interval = f"95 % interval, widened for {len(sharing)} methods: {low:.1f} to {high:.1f} %"
+    opening = OPENINGS[helps]
+    if n_tasks < FEWEST_TASKS_FOR_A_VERDICT:
+        opening += f" with only {n_tasks} tasks"
     change = "lower" if shown["gain"] >= 0 else "higher"
     sentences.append(
-        f"{OPENINGS[helps]}: the error of {shown['method']} is {abs(shown['gain']):.1f} % {change} "
-        f"than that of ridge regression on each task alone (gain, {interval})."
+        f"{opening}: the error of {shown['method']} is {abs(shown['gain']):.1f} % {change} than "
+        f"that of ridge regression on each task alone. The 95 % interval of this gain is {low:.1f} "
+        f"to {high:.1f} %, wider than in the table because {len(sharing)} methods are compared."
     )
-    if n_tasks < FEWEST_TASKS_FOR_A_VERDICT:
-        sentences.append(f"{n_tasks} tasks are few: other tasks may give another answer.")
     return {"use": use, "best": best["method"], "helps": helps, "sentence": " ".join(sentences)}
