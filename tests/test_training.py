@@ -249,6 +249,19 @@ def test_bad_task_keeps_the_tasks_before_it(tmp_path, capsys, learner):
     )
 
 
+def test_large_file_whose_rows_are_apart_writes_nothing(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sources, "SMALL_BYTES", 0)
+    checkpoint, content = tmp_path / "c.npz", table.read_text()
+    lines = content.splitlines(keepends=True)
+    table.write_text("".join([*lines[:501], lines[1], *lines[501:]]))
+    assert cli.main(train_arguments(table, checkpoint)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "the rows of task 's0' must be adjacent, got the label again in row 501" in line
+    assert not checkpoint.exists()
+    table.write_text("".join([*lines[:2], *lines[1:]]))
+    run_training(table, checkpoint)
+
+
 @pytest.mark.parametrize(("learner", "n_learned"), [("bayes", 148), ("online", 128)])
 def test_bad_tasks_can_be_skipped(tmp_path, capsys, learner, n_learned):
     path, good = bad_table(tmp_path), [TASKS[i] for i in range(150) if i not in (60, 80)]
