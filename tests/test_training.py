@@ -224,6 +224,16 @@ def test_older_checkpoints_resume_as_online_without_scales(tmp_path, table, monk
     assert np.allclose([float(row[name]) for name in "abcd"], model.coef_, rtol=1e-9)
 
 
+def test_skipped_validation_tasks_are_printed(tmp_path, capsys):
+    tasks = [(X.copy(), y.copy()) for X, y in TASKS[:30]]
+    tasks[3][0][2, 1] = np.nan
+    path = write_table(tmp_path / "bad.csv", tasks)
+    run_training(path, tmp_path / "c.npz", "--skip-bad", "--learner", "online")
+    out, err = capsys.readouterr()
+    assert "Learned from 10 tasks, skipped 1; " in out
+    assert err.count("skipped: task 's3': column 'b' must hold finite numbers") == 1
+
+
 def bad_table(tmp_path):
     tasks = [(X.copy(), y.copy()) for X, y in TASKS]
     tasks[60][0][2, 1] = np.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from os import PathLike
@@ -32,6 +33,15 @@ class StreamedTask(NamedTuple):
     y: Array
     missing: npt.NDArray[np.bool_]
     rows: npt.NDArray[np.int64]
+
+
+@contextmanager
+def errors_naming(task: StreamedTask) -> Iterator[None]:
+    """Prefix the message of a ValueError with the label of the task."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"task {task.label!r}: {error}") from error
 
 
 def open_stream(
