@@ -779,7 +779,7 @@ def test_adapt_with_a_saved_learner(tmp_path, capsys):
     assert cli.main(command) == 2
     assert "target must name a column of" in capsys.readouterr().err
     assert cli.main([*command, "--target", "sales"]) == 2
-    assert "task must name a column of" in capsys.readouterr().err
+    assert "got None: name one (command line: use --task)" in capsys.readouterr().err
     assert cli.main([*command, "--target", "sales", "--task", "store"]) == 0
 
 

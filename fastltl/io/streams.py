@@ -121,7 +121,9 @@ def open_stream(
     if not path.is_file():
         raise ValueError(f"path must be a file or a folder of .npz files, got {path}.")
     if task is None:
-        raise ValueError(f"task must name a column of {path}, got None.")
+        raise ValueError(
+            f"task must name a column of {path}, got None: name one (command line: use --task)."
+        )
     table = Table(path, task, target, features, drop, encoding, optional_target, repeats)
     return TaskStream(table, repeats)
 
