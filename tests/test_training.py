@@ -108,7 +108,7 @@ def scaled_tasks(table, n_kept):
 
 def test_train_fits_a_path_to_all_but_the_validation_tasks(table, tmp_path, capsys):
     run_training(table, tmp_path / "c.npz", "--learner", "online", "--validation", 30)
-    with pytest.warns(UserWarning, match="trained on features in units of their deviations"):
+    with pytest.warns(UserWarning, match="divided by scales that `load` does not apply"):
         learner = ltl.load(tmp_path / "c.npz")
     tasks, scale = scaled_tasks(table, 30)
     found = checkpoints.read_checkpoint(tmp_path / "c.npz").position["scale"]
