@@ -162,6 +162,11 @@ def split_indicators(
         else:
             if column not in encoding:
                 columns.append(column)
+            elif columns[-1] != column:
+                raise ValueError(
+                    f"features must name the values of {column!r} one after another, got "
+                    f"{feature!r} after {columns[-1]!r}: move it up."
+                )
             encoding.setdefault(column, []).append(feature[len(column) + 1 :])
     return columns, dict(encoding)
 

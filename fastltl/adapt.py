@@ -22,9 +22,9 @@ from fastltl._validation import Array, check_computed, read_errors
 from fastltl.base import RepresentationLearner
 from fastltl.bayes import BayesLTL
 from fastltl.io.checkpoints import check_type, read_checkpoint, restored, whole_file
-from fastltl.io.streams import TaskStream, open_stream
+from fastltl.io.streams import TaskStream, errors_naming, open_stream
 from fastltl.ridge import RepresentationRidge
-from fastltl.train import encoding_of, errors_naming, scale_of, scaled
+from fastltl.train import encoding_of, scale_of, scaled
 
 
 class Adapted(NamedTuple):

@@ -31,7 +31,7 @@ from fastltl.io.checkpoints import (
     restored,
     write_checkpoint,
 )
-from fastltl.io.streams import StreamedTask, open_stream
+from fastltl.io.streams import StreamedTask, errors_naming, open_stream
 from fastltl.metrics import evaluate
 from fastltl.path import OnlineLTLPath
 from fastltl.tasks import TaskSet
@@ -158,10 +158,8 @@ class Training:
         for task in islice(self._tasks, n_kept):
             try:
                 kept.append(self.stream.check(task))
-            except ValueError:
-                if not self.skip_bad:
-                    raise
-                self.n_skipped += 1
+            except ValueError as error:
+                self._skip(error)
             self._count(task)
         usable = [task for task in kept if len(task[1]) >= 2]
         source = f"the first {n_kept} tasks, kept for validation"
@@ -218,7 +216,7 @@ class Training:
                     if (task := self._next_task()) is None:
                         has_ended = True
                         break
-                    self._learn(task, bar)
+                    self._learn(task)
                     if (start := time.perf_counter()) >= next_report and self.n_learned:
                         bar.set_postfix(self.progress(), refresh=False)
                         end = time.perf_counter()
@@ -271,7 +269,7 @@ class Training:
         if isinstance(error, ValueError):
             raise ValueError(f"{error} {saved}") from error
 
-    def _learn(self, task: StreamedTask, bar: tqdm[Any]) -> None:
+    def _learn(self, task: StreamedTask) -> None:
         try:
             X, y = self.stream.check(task)
             if self.settings.learner == "online":  # the other needs no scaling
@@ -279,16 +277,19 @@ class Training:
             with errors_naming(task):
                 self.learner.partial_fit(X, y)
         except ValueError as error:
-            if not self.skip_bad:
-                raise
-            bar.write(f"skipped: {printable(error)}", file=sys.stderr)
-            self._count(task)
-            self.n_skipped += 1
+            self._skip(error)
         else:
             if self.n_learned == 0:
                 self.learner._remember_features(self.stream)
-            self._count(task)
             self.n_learned += 1
+        self._count(task)
+
+    def _skip(self, error: ValueError) -> None:
+        """Skip a task, and print why; raise the error if bad tasks are not to be skipped."""
+        if not self.skip_bad:
+            raise error
+        tqdm.write(f"skipped: {printable(error)}", file=sys.stderr)
+        self.n_skipped += 1
 
     def _count(self, task: StreamedTask) -> None:
         """Count a task as read, and add it to the digest of the stream."""
@@ -437,12 +438,3 @@ def compile_kernels(learner: str | None) -> None:
         return
     validation = tasks.split_samples(0.5, random_state=0)
     OnlineLTLPath(validation=validation, fit_intercept=True).fit(tasks).progress_summary()
-
-
-@contextmanager
-def errors_naming(task: StreamedTask) -> Iterator[None]:
-    """Prefix the message of a ValueError with the label of the task."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"task {task.label!r}: {error}") from error

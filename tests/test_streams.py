@@ -127,14 +127,26 @@ def test_half_written_line_of_a_table_whose_rows_are_apart(tmp_path):
     assert stop.value.value == "w"
 
 
-def test_repeated_label_is_an_error_in_a_large_file(written, monkeypatch):
+REPEATED = r"task 'a' must be adjacent, got the label again in row {} of .*repeats='task'"
+
+
+@pytest.mark.parametrize("written", ["csv", "parquet"], indirect=True)
+def test_repeated_label_at_the_start_of_a_large_file_is_an_error_on_opening(written, monkeypatch):
     monkeypatch.setattr(sources, "SMALL_BYTES", 0)
-    labels = [*"abca"]
-    stream = written(table_of(TASKS[:4], labels))
-    tasks = stream.tasks()
+    row = 1 + sum(len(y) for _, y in TASKS[:3])
+    with pytest.raises(ValueError, match=REPEATED.format(row)):
+        written(table_of(TASKS[:4], [*"abca"]))
+    assert [task.label for task in written(table_of(TASKS[:4], [*"abcd"])).tasks()] == [*"abcd"]
+
+
+def test_repeated_label_is_an_error_when_it_is_read(written, monkeypatch):
+    """It comes after the blocks that are looked at on opening."""
+    monkeypatch.setattr(sources, "SMALL_BYTES", 0)
+    monkeypatch.setattr(sources, "SAMPLE_BLOCKS", 1)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 300)
+    tasks = written(table_of(TASKS[:4], [*"abca"])).tasks()
     assert [next(tasks).label for _ in "abc"] == [*"abc"]
-    message = r"task 'a' must be adjacent, got the label again in row \d+ of .*repeats='task'"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=REPEATED.format(r"\d+")):
         next(tasks)
 
 

@@ -607,6 +607,16 @@ def test_names_of_indicators_encode_another_table_alike(tmp_path):
         ltl.TaskSet.from_frame(columns, "t", "y", ["b", "c=x=y"])
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_indicators_of_a_column_must_be_named_together(tmp_path, way):
+    columns, read = rows(a=every("F", "M"), b=SQUARES), ways(tmp_path)[way]
+    message = "values of 'a' one after another, got 'a=M' after 'b': move it up"
+    with pytest.raises(ValueError, match=message):
+        read(columns, "t", "y", features=["a=F", "b", "a=M"])
+    names = ("b", "a=M", "a=F")
+    assert read(columns, "t", "y", features=names).feature_names == names
+
+
 def test_adapt_encodes_for_a_learner_that_was_saved_in_python(tmp_path, capsys):
     columns = rows(a=every("F", "M"), b=np.cos(np.arange(30)).tolist())
     learner, path = tmp_path / "learner.npz", tmp_path / "table.csv"

@@ -420,8 +420,8 @@ def load(path: str | PathLike[str]) -> Any:
     saved = read_checkpoint(path)
     if saved.position.get("scale") is not None:
         warnings.warn(
-            f"{path} was trained on features in units of their deviations, so that its learner "
-            "takes no others: solve tasks with 'fastltl adapt', which converts them.",
+            f"the learner of {path} takes features divided by scales that `load` does not apply: "
+            "use 'fastltl adapt', which does.",
             stacklevel=2,
         )
     return restored(saved, path)

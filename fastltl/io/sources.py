@@ -22,7 +22,7 @@ from fastltl._columns import (
     target_numbers,
     warn_of_new_categories,
 )
-from fastltl._validation import Array, read_errors
+from fastltl._validation import Array, is_missing, read_errors
 from fastltl.io.checkpoints import read_npy_header
 from fastltl.io.tables import SAMPLE_BLOCKS, SMALL_BYTES, arrow_errors, arrow_labels, open_table
 
@@ -57,6 +57,23 @@ def _split_runs(
             yield labels[codes[lo]], X, y, missing, rows[lo:hi]
 
 
+def repeat_error(label: Hashable, row: int, path: Path) -> ValueError:
+    """Return the error about a task whose rows are not adjacent; it begins again in a row."""
+    return ValueError(
+        f"the rows of task {label!r} must be adjacent, got the label again in row {row} of {path}: "
+        "sort the rows by task, or start a new task there with repeats='task' (command line: "
+        "--allow-repeats)."
+    )
+
+
+def _first_repeat(codes: npt.NDArray[np.int64]) -> int | None:
+    """Return the first row whose task has rows before it that are not adjacent."""
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    _, first = np.unique(codes[starts], return_index=True)
+    repeats = np.delete(starts, first)
+    return int(repeats[0]) if repeats.size else None
+
+
 class Table:
     """A CSV or Parquet file."""
 
@@ -69,8 +86,9 @@ class Table:
         drop: Sequence[str],
         encoding: Encoding | None,
         optional_target: bool,
+        repeats: str,
     ) -> None:
-        self.path, self.task = path, task
+        self.path, self.task, self._repeats = path, task, repeats
         self._table = open_table(path)
         self._warned: set[str] = set()  # columns with a category that is not in the encoding
         if encoding is not None:
@@ -94,7 +112,10 @@ class Table:
         ]
 
     def _choose_encoding(self, features: list[str], are_named: bool) -> Encoding:
-        """Choose the encoding of the features by the first blocks; check task and target."""
+        """Choose the encoding of the features by the first blocks; check task and target.
+
+        Tasks whose rows are not adjacent in these blocks are an error, unless the file is small.
+        """
         with arrow_errors(self.path, self._table.kind):
             start = self._table.read([self.task, *self._targets, *features], SAMPLE_BLOCKS)
             if start is None:
@@ -105,6 +126,11 @@ class Table:
         for name, target in targets.items():
             y = target_numbers(target, name, self.task, labels, is_whole=False)
             check_roles(self.task, codes, labels, name, y)
+        # An error in the midst of a training would leave a checkpoint that the sorted file, which
+        # begins with other tasks, does not fit.
+        row = None if self._repeats == "task" or self._is_small() else _first_repeat(codes)
+        if row is not None and not is_missing(label := labels[codes[row]]) and label != "":
+            raise repeat_error(label, row + 1, self.path)
         return choose_encoding(columns, len(labels), are_named, is_whole=False)
 
     @property
@@ -132,16 +158,20 @@ class Table:
         if cut is not None:
             cut += rest or []
 
+    def _is_small(self) -> bool:
+        """Return whether the file is so small that its rows may be sorted."""
+        return self.path.stat().st_size <= SMALL_BYTES
+
     def _is_scattered(self) -> bool:
         """Return whether a small file has tasks whose rows are not adjacent."""
-        if self.path.stat().st_size > SMALL_BYTES:
+        if not self._is_small():
             return False
         with arrow_errors(self.path, self._table.kind):
             table = self._table.read([self.task], SAMPLE_BLOCKS)
             if table is None:
                 return False
-            codes, labels = arrow_labels(table[self.task])
-        return bool(np.count_nonzero(np.diff(codes)) >= len(labels))
+            codes, _ = arrow_labels(table[self.task])
+        return _first_repeat(codes) is not None
 
     def _read_runs(self, cut: list[bytes] | None) -> Iterator[Run]:
         """Read the runs in the order of the file."""

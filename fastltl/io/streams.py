@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from os import PathLike
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from fastltl._columns import DROP, Encoding
 from fastltl._objective import TaskSource
 from fastltl._validation import Array, check_choice, check_path, is_missing
-from fastltl.io.sources import Folder, Table
+from fastltl.io.sources import Folder, Table, repeat_error
 from fastltl.tasks import Task, TaskSet
 
 
@@ -34,6 +35,15 @@ class StreamedTask(NamedTuple):
     rows: npt.NDArray[np.int64]
 
 
+@contextmanager
+def errors_naming(task: StreamedTask) -> Iterator[None]:
+    """Prefix the message of a ValueError with the label of the task."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"task {task.label!r}: {error}") from error
+
+
 def open_stream(
     path: str | PathLike[str],
     task: str | None = None,
@@ -48,9 +58,8 @@ def open_stream(
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
     The rows of a task must be adjacent, unless the file is a table of at most 8 megabytes. Memory
-    does not grow with the file: it holds the largest
-    task (of a folder, the largest file), about 30 megabytes, and 20 bytes for each task read, to
-    detect labels that repeat.
+    does not grow with the file: it holds the largest task (of a folder, the largest file), about 30
+    megabytes, and 20 bytes for each task read, to detect labels that repeat.
 
     Columns become features by the rules of `TaskSet.from_frame`, as the first 8 megabytes of the
     file suggest, in a Parquet file at 8 bytes a value: files up to that size are seen whole. A
@@ -112,8 +121,10 @@ def open_stream(
     if not path.is_file():
         raise ValueError(f"path must be a file or a folder of .npz files, got {path}.")
     if task is None:
-        raise ValueError(f"task must name a column of {path}, got None.")
-    table = Table(path, task, target, features, drop, encoding, optional_target)
+        raise ValueError(
+            f"task must name a column of {path}, got None: name one (command line: use --task)."
+        )
+    table = Table(path, task, target, features, drop, encoding, optional_target, repeats)
     return TaskStream(table, repeats)
 
 
@@ -196,11 +207,7 @@ class TaskStream(TaskSource):
                     f"every row of {path} must name its task, got no label in row {rows[0]}."
                 )
             if self._repeats == "error" and not seen.add(label):
-                raise ValueError(
-                    f"the rows of task {label!r} must be adjacent, got the label again in row "
-                    f"{rows[0]} of {path}: sort the rows by task, or start a new task there with "
-                    "repeats='task' (command line: --allow-repeats)."
-                )
+                raise repeat_error(label, rows[0], path)
             if cut:  # the source has ended, so that this task is the last
                 return cast(Hashable, label)
             yield StreamedTask(label, X, y, missing, rows)
