@@ -191,8 +191,8 @@ def _percent(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < 100:
-        raise argparse.ArgumentTypeError(f"must be a number between 0 and 100, got {text!r}")
+    if not 1 < value < 100:  # 0.95 stands for 95
+        raise argparse.ArgumentTypeError(f"must be a percentage between 1 and 100, got {text!r}")
     return value
 
 

@@ -385,7 +385,9 @@ def target_numbers(
     is_word = np.isnan(column.spelled())
     if column.texts and (column.is_category or is_word.all()):
         found = f"{target!r}, which holds text such as {column.texts[0]!r}"
-        if _label_numbers(labels) is not None:
+        if re.fullmatch(r"\s*[+-]?\d+,\d+\s*", column.texts[0]):
+            found += ": write numbers with a decimal point"
+        elif _label_numbers(labels) is not None:
             found += f": task and target may be swapped, since {task!r} holds numbers"
         raise ValueError(f"target must name a column of numbers, got {found}.")
     if column.texts and (not column.is_csv or (is_whole and is_word.any())):
@@ -413,10 +415,11 @@ def check_roles(
     if numbers is not None and n_rows >= MIN_ROWS:
         is_measured = n_labels > MIN_ROWS and (numbers != np.floor(numbers)).any()
         if is_measured or n_labels > NEARLY_ALL * n_rows:
+            looks = "looks like a measurement" if is_measured else "has hardly two rows of a label"
             raise ValueError(
-                f"task must name a column of labels, got {task!r}, which looks like a measurement: "
-                f"{n_labels} distinct numbers in {n_rows} rows. Task and target ({target!r}) may "
-                f"be swapped. If they are not, turn the labels into text, such as 'a{labels[0]}'."
+                f"task must name a column of labels, got {task!r}, which {looks}: {n_labels} "
+                f"distinct numbers in {n_rows} rows. Task and target ({target!r}) may be swapped. "
+                f"If they are not, turn the labels into text, such as 'a{labels[0]}'."
             )
     codes, y = codes[~np.isnan(y)], y[~np.isnan(y)]
     order = np.argsort(codes, kind="stable")

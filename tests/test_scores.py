@@ -309,7 +309,8 @@ def test_a_single_row_has_no_score():
 ONE_TASK = r"was fitted to one task, so nothing is shared between tasks: pass groups, the task of"
 SINGLE_ROWS = r"each of the 180 tasks has a single row, so .* with an intercept .*: check that gro"
 ROW_NUMBERS = np.arange(180)
-FRAME = pd.DataFrame(X, columns=["u", "v", "w"]).assign(y=Y, task="a", row=ROW_NUMBERS)
+ROW_NAMES = [f"row {i}" for i in ROW_NUMBERS]  # numbers would be taken for a measurement
+FRAME = pd.DataFrame(X, columns=["u", "v", "w"]).assign(y=Y, task="a", row=ROW_NAMES)
 
 
 @each_learner

@@ -402,7 +402,7 @@ MISTAKES = {
     "row numbers as task": (
         rows(id=SHUFFLED, a=SQUARES),
         {"task": "id"},
-        "got 'id', which looks like a measurement: 30 distinct numbers in 30 rows",
+        "got 'id', which has hardly two rows of a label: 30 distinct numbers in 30 rows",
     ),
     "a task column as target": (
         {
