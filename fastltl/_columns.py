@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from fastltl._text import DATE
 from fastltl._validation import Array, as_objects, check_finite, is_missing
 
 #: A column of text with more distinct values is taken for names, not for categories.
@@ -46,9 +47,6 @@ IDENTIFIERS = re.compile(
 
 #: Types of Python that are dates, times and durations.
 TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
-
-#: Texts that look like a date or a time, as ISO 8601 writes them.
-ISO_DATE = re.compile(r"\s*(\d{4}[-/]\d\d?[-/]\d\d?([ T].*)?|\d\d?:\d\d(:\d\d.*)?)\s*")
 
 #: What to do about a column that cannot be used.
 DROP = "or leave the column out with drop (command line: --drop)"
@@ -312,7 +310,7 @@ def _categories(column: Column, name: str, is_whole: bool) -> list[str] | None:
                 _refuse_words(column, name, is_word)
             return None
         some = column.texts[:100]
-        if 2 * sum(ISO_DATE.fullmatch(text) is not None for text in some) > len(some):
+        if 2 * sum(DATE.fullmatch(text) is not None for text in some) > len(some):
             refuse_type(name, f"text such as {some[0]!r}", is_time=True)
     return sorted(column.texts)
 

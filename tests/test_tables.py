@@ -17,6 +17,7 @@ from pyarrow import parquet
 import fastltl as ltl
 from fastltl import cli
 from fastltl._columns import MAX_CATEGORIES
+from fastltl._text import DATE
 from fastltl.io.tables import read_tasks
 
 ROWS = "school,hours,sex,score\nA,1,F,2.5\nB,2,M,4\nA,3,F,6\n"
@@ -171,6 +172,9 @@ TABLES = {
     ),
     "half of the values are words": (rows(a=every("1", "x")), ["a=1", "a=x"], []),
     "ranges": (rows(a=every("0-9", "10-19", "20")), ["a=0-9", "a=10-19", "a=20"], []),
+    "versions": (rows(a=every("1.2.10", "1.10.2")), ["a=1.10.2", "a=1.2.10"], []),
+    "seasons": (rows(a=every("2010-11", "2011-12")), ["a=2010-11", "a=2011-12"], []),
+    "months": (rows(a=every("May", "June")), ["a=June", "a=May"], []),
     "column with a dot": (rows(**{"IQ.verb": SQUARES, "IQ": every(1, 2)}), ["IQ.verb", "IQ"], []),
     "row numbers from 0": (rows(**{"": list(range(30)), "a": SQUARES}), ["a"], [""]),
     "row numbers from 7": (rows(z=list(range(7, 37)), a=SQUARES), ["a"], ["z"]),
@@ -342,6 +346,16 @@ MISTAKES = {
         {},
         "column 'a' .* got dates, times or dur",
     ),
+    "days before months": (
+        rows(a=every("24/01/2020", "13/02/2020", "01/03/2020")),
+        {},
+        r"column 'a' .* got dates, times or durations \(text such as '24/01/2020'\)",
+    ),
+    "names of months": (
+        rows(a=every("Jan 24 2020", "24-Feb-20", "2020-03")),
+        {},
+        r"column 'a' .* got dates, times or durations \(text such as 'Jan 24 2020'\)",
+    ),
     "few dates": (
         rows(a=every("2026-01-01T10:00", "x", "2026-1-2")),
         {},
@@ -427,6 +441,8 @@ MISTAKES = {
 GOOD_CATEGORIES = {
     "dates as text",
     "times as text",
+    "days before months",
+    "names of months",
     "few dates",
     "words among numbers",
     "a word in most rows",
@@ -605,6 +621,67 @@ def test_names_of_indicators_encode_another_table_alike(tmp_path):
         assert X[:, :2].tolist() == [[0, 1], [0, 0]] * 15
     with pytest.raises(ValueError, match=r"features must name a column of df .* got 'c=x=y'"):
         ltl.TaskSet.from_frame(columns, "t", "y", ["b", "c=x=y"])
+
+
+#: Texts that are dates or times, and texts that are not.
+DATES_AND_TIMES = [
+    *("2026-01-02", "2026/1/2", "2026.01.02", "2026-01-01T10:00", "12:30", "09:15:00", "2020-01"),
+    *("24/01/2020", "01/24/2020", "24.01.2020", "1/24/20", "31/12/99", "24.01.20", "24-01-20"),
+    *("24/01/2020 10:00", "24/01/2020, 10:00", "01/2020", "1-2020", "2020/12", "1999-02"),
+    *("Jan 24 2020", "24 Jan 2020", "24-JAN-20", "January 24, 2020", "Jan. 24, 2020", "Jan-20"),
+    *(
+        "Jan 2020",
+        "2020 Jan",
+        "2020-Jan-24",
+        "Jan 24",
+        "3. May 2020",
+        "3rd May 2021",
+        "Sept 3 1999",
+    ),
+]
+NO_DATES = [
+    *(
+        "1-2",
+        "10/12",
+        "0-9",
+        "10-19",
+        "10-4",
+        "1/2",
+        "120/80",
+        "65+",
+        "1990s",
+        "Q1 2020",
+        "2020-Q1",
+    ),
+    *("1.2.3", "1.10.2", "2.0.10", "10.15.7", "3.11.4", "99.0.4844", "192.168.1.1", "1-2-10"),
+    *(
+        "50-30-20",
+        "20-20-20",
+        "123-45-6789",
+        "2010-11",
+        "2011-12",
+        "2019-20",
+        "2020-2021",
+        "2020/21",
+    ),
+    *(
+        "May",
+        "Jan",
+        "March",
+        "Dec-Feb",
+        "May Day",
+        "summer 2020",
+        "Mars 2",
+        "Mayor 3",
+        "SEPT2",
+        "A-12",
+    ),
+]
+
+
+def test_dates_are_told_from_other_text():
+    assert [text for text in DATES_AND_TIMES if not DATE.fullmatch(text)] == []
+    assert [text for text in NO_DATES if DATE.fullmatch(text)] == []
 
 
 @pytest.mark.parametrize("way", WAYS)
