@@ -365,7 +365,18 @@ MISTAKES = {
         rows(a=WORDY),
         {},
         r"column 'a' must hold numbers, got '\?', 'n.a.' in rows 28, 29, 30 \(row 1 follows the "
-        r"header\): replace each word by a number, remove the rows, or leave .* --drop",
+        r"header\): replace each word by a number, or each number by a word, remove the rows, or "
+        r"leave .* --drop",
+    ),
+    "a word in one row, and one number": (
+        rows(a=[*["1.0"] * 29, "unknown"]),
+        {},
+        r"column 'a' must hold numbers, got 'unknown' in row 30 \(row 1 follows",
+    ),
+    "as many words as numbers": (
+        rows(a=[*every("1", "2", "3")[:27], "?", "missing", "n.d."]),
+        {},
+        r"column 'a' must hold numbers, got '\?', 'missing', 'n.d.' in rows 28, 29, 30",
     ),
     "a word in most rows": (
         rows(a=[*map(str, range(5)), *["unknown"] * 25]),
@@ -445,6 +456,8 @@ GOOD_CATEGORIES = {
     "names of months",
     "few dates",
     "words among numbers",
+    "a word in one row, and one number",
+    "as many words as numbers",
     "a word in most rows",
     "words in the target",
 }
@@ -453,6 +466,8 @@ GOOD_CATEGORIES = {
 NO_NUMBER = "must hold finite numbers, got no number in row"
 FOUND_LATER = {
     "words among numbers": f"task 's5': column 'a' {NO_NUMBER} 28",
+    "a word in one row, and one number": f"task 's5': column 'a' {NO_NUMBER} 30",
+    "as many words as numbers": f"task 's5': column 'a' {NO_NUMBER} 28",
     "a word in most rows": f"task 's1': column 'a' {NO_NUMBER} 6",
     "words in the target": f"task 's5': column 'y' {NO_NUMBER} 28",
 }
@@ -536,6 +551,22 @@ def test_mistakes_of_types(tmp_path, name, way):
     column, message = TYPED_MISTAKES[name]
     with pytest.raises(ValueError, match=f"column 'a' .*{message}"):
         ways(tmp_path)[way](rows(a=column), "t", "y")
+
+
+@pytest.mark.parametrize("frame", [dict, pandas.DataFrame])
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        ([*[1.0] * 29, "unknown"], "'unknown' in row 30"),
+        ([1.0, "?", None, *[2.0] * 26, "?"], r"'\?' in rows 2, 30"),
+        ([*["F"] * 28, 1, "M"], "1 in row 29"),
+        ([1.0, "x"] * 15, "'x' in rows 2, 4, 6, 8, 10, ..."),
+    ],
+)
+def test_frame_must_not_mix_numbers_and_text(column, found, frame):
+    message = rf"column 'a' must hold either numbers or text, got both, such as {found} \(row 1"
+    with pytest.raises(ValueError, match=message):
+        ltl.TaskSet.from_frame(frame(rows(a=column)), "t", "y")
 
 
 def with_gap(values):
@@ -692,6 +723,13 @@ def test_indicators_of_a_column_must_be_named_together(tmp_path, way):
         read(columns, "t", "y", features=["a=F", "b", "a=M"])
     names = ("b", "a=M", "a=F")
     assert read(columns, "t", "y", features=names).feature_names == names
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_names_of_indicators_decide_that_a_column_is_text(tmp_path, way):
+    """The other table, which had other shares of numbers, would be numbers with a word."""
+    columns, names = rows(a=[*["1"] * 29, "x"]), ("a=1", "a=x")
+    assert ways(tmp_path)[way](columns, "t", "y", features=names).feature_names == names
 
 
 def test_adapt_encodes_for_a_learner_that_was_saved_in_python(tmp_path, capsys):
