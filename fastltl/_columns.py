@@ -4,9 +4,9 @@ The rules of this module hold for data frames, for files and for streams:
 
 - Numbers are features as they are, and booleans are 0 and 1.
 - Text becomes one indicator column for each of its values, named ``column=value``.
-- Text of which more than half of the distinct values spell numbers is taken for numbers with words
-  in between, and is an error. In a CSV file text that spells numbers only, or true and false only,
-  is numbers.
+- Text that spells numbers in more than half of its rows, or of its distinct values, is taken for
+  numbers with words in between, and is an error. In a CSV file text that spells numbers only, or
+  true and false only, is numbers. Elsewhere a column of both numbers and text is an error.
 - Dates, times, durations and other types are errors, and so are missing values.
 - Columns that look like row numbers or identifiers are left out, with a warning, unless they are
   named as features.
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from fastltl._text import DATE
 from fastltl._validation import Array, as_objects, check_finite, is_missing
 
 #: A column of text with more distinct values is taken for names, not for categories.
@@ -46,9 +47,6 @@ IDENTIFIERS = re.compile(
 
 #: Types of Python that are dates, times and durations.
 TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
-
-#: Texts that look like a date or a time, as ISO 8601 writes them.
-ISO_DATE = re.compile(r"\s*(\d{4}[-/]\d\d?[-/]\d\d?([ T].*)?|\d\d?:\d\d(:\d\d.*)?)\s*")
 
 #: What to do about a column that cannot be used.
 DROP = "or leave the column out with drop (command line: --drop)"
@@ -256,13 +254,13 @@ def check_whole(column: Column, name: str) -> None:
     if (missing := column.missing).any():
         raise ValueError(
             f"column {name!r} must have no missing values, got {missing.sum()} in "
-            f"{_rows(missing)}: fill them in, remove the rows, {DROP}."
+            f"{rows_of(missing)}: fill them in, remove the rows, {DROP}."
         )
     if column.numbers is not None:
         check_finite(column.numbers, f"column {name!r}")
 
 
-def _rows(which: npt.NDArray[np.bool_]) -> str:
+def rows_of(which: npt.NDArray[np.bool_]) -> str:
     """List the first rows that are marked, counted from 1."""
     rows = np.flatnonzero(which) + 1
     shown = ", ".join(map(str, rows[:5])) + (", ..." if rows.size > 5 else "")
@@ -270,16 +268,16 @@ def _rows(which: npt.NDArray[np.bool_]) -> str:
 
 
 def choose_encoding(
-    columns: Mapping[str, Column], n_tasks: int, are_named: bool, is_whole: bool
+    columns: Mapping[str, Column], known: Encoding, n_tasks: int, are_named: bool, is_whole: bool
 ) -> Encoding:
-    """Choose how to make features of columns.
+    """Choose how to make features of columns, but those whose encoding is known.
 
     Identifiers are left out unless the columns `are_named` as features. If the columns are not the
     whole table, words in a numeric column of a CSV file are no error yet.
     """
     encoding: Encoding = {}
     for name, column in columns.items():
-        categories = _categories(column, name, is_whole)
+        categories = known[name] if name in known else _categories(column, name, is_whole)
         if not are_named and (what := _identifier_kind(column, name, categories, n_tasks)):
             warnings.warn(
                 f"column {name!r} is left out, since it looks like {what}; to keep it, name it in "
@@ -292,7 +290,7 @@ def choose_encoding(
         if categories is not None and len(categories) > MAX_CATEGORIES:
             raise ValueError(
                 f"column {name!r} must hold at most {MAX_CATEGORIES} distinct texts to be a "
-                f"category, got {len(categories)}, such as {column.texts[0]!r}: merge some, {DROP}."
+                f"category, got {len(categories)}, such as {categories[0]!r}: merge some, {DROP}."
             )
         encoding[name] = categories
     if not encoding:
@@ -307,12 +305,13 @@ def _categories(column: Column, name: str, is_whole: bool) -> list[str] | None:
         return None
     if not column.is_category:
         is_word = np.isnan(column.spelled())
-        if 2 * is_word.sum() < len(is_word):  # those words are mistakes
+        row_is_word = is_word[column.codes[column.codes >= 0]]
+        if min(is_word.mean(), row_is_word.mean()) < 0.5:  # those words are mistakes
             if not column.is_csv or (is_word.any() and is_whole):
                 _refuse_words(column, name, is_word)
             return None
         some = column.texts[:100]
-        if 2 * sum(ISO_DATE.fullmatch(text) is not None for text in some) > len(some):
+        if 2 * sum(DATE.fullmatch(text) is not None for text in some) > len(some):
             refuse_type(name, f"text such as {some[0]!r}", is_time=True)
     return sorted(column.texts)
 
@@ -324,8 +323,8 @@ def _refuse_words(column: Column, name: str, is_word: npt.NDArray[np.bool_]) -> 
     if is_word.any():
         words = [repr(text) for text, is_one in zip(column.texts, is_word, strict=True) if is_one]
         shown = ", ".join(words[:5]) + (", ..." if len(words) > 5 else "")
-        found = f"{shown} in {_rows(np.append(is_word, False)[column.codes])}"
-        advice = "replace each word by a number, remove the rows"
+        found = f"{shown} in {rows_of(np.append(is_word, False)[column.codes])}"
+        advice = "replace each word by a number, or each number by a word, remove the rows"
     raise ValueError(f"column {name!r} must hold numbers, got {found}: {advice}, {DROP}.")
 
 

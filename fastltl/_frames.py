@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastltl._columns import (
+    DROP,
     TIMES,
     Column,
     check_roles,
@@ -18,11 +19,12 @@ from fastltl._columns import (
     feature_names,
     group_codes,
     refuse_type,
+    rows_of,
     split_indicators,
     target_numbers,
     warn_of_new_categories,
 )
-from fastltl._validation import Array, as_floats, is_missing
+from fastltl._validation import Array, as_floats, as_objects, is_missing
 
 
 def encoded_rows(
@@ -41,7 +43,7 @@ def encoded_rows(
     y = target_numbers(targets, target, task, labels, is_whole=True)
     check_roles(task, codes, labels, target, y)
     columns = {name: frame_column(df, name, n_rows) for name in chosen}
-    encoding = choose_encoding(columns, len(labels), features is not None, is_whole=True) | known
+    encoding = choose_encoding(columns, known, len(labels), features is not None, is_whole=True)
     warn_of_new_categories(columns, known, "df")
     return feature_matrix(columns, encoding), y, codes, labels, tuple(feature_names(encoding))
 
@@ -74,6 +76,8 @@ def frame_column(df: Any, name: str, length: int | None = None) -> Column:
     try:
         is_masked = isinstance(column, np.ma.MaskedArray)
         values = as_floats(column, f"column {name!r}") if is_masked else np.asarray(column)
+        if (values.dtype.kind, values.ndim) == ("U", 1) and isinstance(column, list | tuple):
+            values = as_objects(column)  # NumPy has turned numbers among strings into strings
     except ValueError:  # ragged
         values = as_floats(column, f"column {name!r}")
     if values.ndim != 1 or (length is not None and len(values) != length):
@@ -90,7 +94,16 @@ def frame_column(df: Any, name: str, length: int | None = None) -> Column:
     for kind in kinds:
         if issubclass(kind, (*TIMES, bytes)):
             refuse_type(name, kind.__name__, is_time=kind is not bytes)
-    if not is_category and not any(issubclass(kind, str) for kind in kinds):
+    are_text = {issubclass(kind, str) for kind in kinds}
+    if not is_category and are_text == {True, False}:
+        is_text = np.array([isinstance(cell, str) for cell in cells.tolist()])
+        odd = np.array(present)[is_text == (2 * is_text.sum() <= len(cells))]
+        raise ValueError(
+            f"column {name!r} must hold either numbers or text, got both, such as "
+            f"{values[odd[0]]!r} in {rows_of(np.isin(np.arange(len(values)), odd))}: convert them, "
+            f"remove the rows, {DROP}."
+        )
+    if not is_category and True not in are_text:
         numbers = np.full(len(values), np.nan)
         numbers[present] = as_floats(cells, f"column {name!r}")
         return Column(numbers)

@@ -21,6 +21,7 @@ from fastltl._text import spreadsheet_cell
 from fastltl._validation import Array, check_computed, read_errors
 from fastltl.base import RepresentationLearner
 from fastltl.bayes import BayesLTL
+from fastltl.effects import estimates_of
 from fastltl.io.checkpoints import check_type, read_checkpoint, restored, whole_file
 from fastltl.io.streams import TaskStream, errors_naming, open_stream
 from fastltl.ridge import RepresentationRidge
@@ -38,7 +39,10 @@ class Adapted(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The weights of a task, the intercept first, and the columns of predictions of its rows."""
+    """The weights of a task, the intercept first, and the columns of predictions of its rows.
+
+    Under a prior each weight comes with its standard error.
+    """
 
     weights: list[float]
     columns: list[Array]
@@ -61,9 +65,10 @@ def adapt(
 
     Each task is fitted to its rows with a target, and all its rows are predicted. `task` and
     `target` default to the columns that `fastltl train` recorded in the checkpoint. A `BayesLTL`
-    also gives standard errors, and intervals that a target lies in with a probability of `level`
-    percent, by default 95; tasks without any target are predicted from the prior. Labels and names
-    that a spreadsheet would take for formulas are written with an apostrophe before them.
+    also gives standard errors, those of its method `effects`, and intervals that a target lies in
+    with a probability of `level` percent, by default 95; tasks without any target are predicted
+    from the prior. Labels and names that a spreadsheet would take for formulas are written with an
+    apostrophe before them.
     """
     saved = read_checkpoint(checkpoint)
     learner = restored(saved, checkpoint)
@@ -133,10 +138,10 @@ def _write_tasks(
         with errors_naming(task):
             solution = solve(task.X, task.y, known)
         n_known, label = int(known.sum()), spreadsheet_cell(task.label)
-        weights.writerow([label, n_known, *solution.weights])
+        weights.writerow([label, n_known, *_cells(solution.weights)])
         columns: list[list[Any]] = [column.tolist() for column in solution.columns]
         if has_targets:
-            columns.insert(0, ["" if np.isnan(y) else y for y in task.y.tolist()])
+            columns.insert(0, _cells(task.y.tolist()))
         predictions.writerows(zip(repeat(label), task.rows.tolist(), *columns, strict=False))
         n_tasks += 1
         n_fitted += n_known
@@ -144,11 +149,18 @@ def _write_tasks(
     return n_tasks, n_fitted, n_predicted
 
 
+def _cells(numbers: list[float]) -> list[Any]:
+    """Return the cells of numbers: those that are not known, which are NaN, are empty."""
+    return ["" if np.isnan(number) else number for number in numbers]
+
+
 def _solver(learner: BayesLTL | RepresentationLearner, scale: Array, level: float) -> Solver:
     """Return the function that solves tasks; `level` is the percentage of the intervals."""
     if isinstance(learner, BayesLTL):
         n_deviations = -float(ndtri((100.0 - level) / 200.0))
-        return partial(_solve_with_prior, learner, learner._fitted_run().prior(), n_deviations)
+        run = learner._fitted_run()
+        prior, of_mean = run.prior(), run.mean_covariance()
+        return partial(_solve_with_prior, learner, prior, of_mean, n_deviations)
     model = RepresentationRidge(learner.D_, fit_intercept=learner.fit_intercept)
     return partial(_solve_with_representation, model, scale)
 
@@ -156,6 +168,7 @@ def _solver(learner: BayesLTL | RepresentationLearner, scale: Array, level: floa
 def _solve_with_prior(
     learner: BayesLTL,
     prior: Prior,
+    mean_covariance: Array,
     n_deviations: float,
     X: Array,
     y: Array,
@@ -169,12 +182,9 @@ def _solve_with_prior(
     with np.errstate(over="ignore"):
         reach = n_deviations * deviations
         bounds = check_computed(np.array([prediction - reach, prediction + reach]))
-    errors = np.sqrt(np.maximum(np.diag(model.coef_covariance_), 0.0)).tolist()
-    if not prior.has_intercept:
-        errors.append(0.0)
-    weights = [model.intercept_, errors[-1]]
-    for pair in zip(model.coef_.tolist(), errors[:-1], strict=True):
-        weights += pair
+    pairs = np.column_stack(estimates_of(prior, mean_covariance, model, X[known]))
+    first = pairs[-1:] if prior.has_intercept else np.zeros((1, 2))
+    weights = np.concatenate([first, pairs[: X.shape[1]]]).ravel().tolist()
     return Solution(weights, [prediction, *bounds])
 
 

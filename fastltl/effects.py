@@ -305,16 +305,26 @@ def task_effects(
     estimates = np.empty((len(tasks), len(found)))
     errors = np.empty_like(estimates)
     for i, (model, (X, _)) in enumerate(zip(models, tasks, strict=True)):
-        A = design(prior.origin, prior.scale, X.copy())  # kernels take writable arrays
-        estimates[i] = prior.in_data_units(model._weights, model._covariance)[0]
-        errors[i] = standard_errors(prior, _total(prior, model._covariance, of_mean, A))
+        estimates[i], errors[i] = estimates_of(prior, of_mean, model, X)
     return Effects(tasks.labels, found, estimates, errors)
+
+
+def estimates_of(
+    prior: Prior, mean_covariance: Array, model: TaskModel, X: Array
+) -> tuple[Array, Array]:
+    """Return the weights of a task of inputs X, and their standard errors, in the data's units."""
+    A = design(prior.origin, prior.scale, X.copy())  # kernels take writable arrays
+    weights, _ = prior.in_data_units(model._weights, model._covariance)
+    total = _total(prior, model._covariance, mean_covariance, A)
+    return weights, standard_errors(prior, total)
 
 
 def _total(prior: Prior, posterior: Array, mean_covariance: Array, A: Array) -> Array:
     """Return C + G V G' for a task of inputs A, in units; see the top of this file."""
     if prior.noise == 0.0:  # no targets have varied yet
         return posterior
+    if len(A) == 0:
+        return posterior + mean_covariance
     R: Array = A if len(A) <= A.shape[1] else np.asarray(np.linalg.qr(A, mode="r"))
     RD = R @ prior.covariance
     M = RD @ R.T

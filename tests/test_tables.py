@@ -17,6 +17,7 @@ from pyarrow import parquet
 import fastltl as ltl
 from fastltl import cli
 from fastltl._columns import MAX_CATEGORIES
+from fastltl._text import DATE
 from fastltl.io.tables import read_tasks
 
 ROWS = "school,hours,sex,score\nA,1,F,2.5\nB,2,M,4\nA,3,F,6\n"
@@ -171,6 +172,9 @@ TABLES = {
     ),
     "half of the values are words": (rows(a=every("1", "x")), ["a=1", "a=x"], []),
     "ranges": (rows(a=every("0-9", "10-19", "20")), ["a=0-9", "a=10-19", "a=20"], []),
+    "versions": (rows(a=every("1.2.10", "1.10.2")), ["a=1.10.2", "a=1.2.10"], []),
+    "seasons": (rows(a=every("2010-11", "2011-12")), ["a=2010-11", "a=2011-12"], []),
+    "months": (rows(a=every("May", "June")), ["a=June", "a=May"], []),
     "column with a dot": (rows(**{"IQ.verb": SQUARES, "IQ": every(1, 2)}), ["IQ.verb", "IQ"], []),
     "row numbers from 0": (rows(**{"": list(range(30)), "a": SQUARES}), ["a"], [""]),
     "row numbers from 7": (rows(z=list(range(7, 37)), a=SQUARES), ["a"], ["z"]),
@@ -342,6 +346,16 @@ MISTAKES = {
         {},
         "column 'a' .* got dates, times or dur",
     ),
+    "days before months": (
+        rows(a=every("24/01/2020", "13/02/2020", "01/03/2020")),
+        {},
+        r"column 'a' .* got dates, times or durations \(text such as '24/01/2020'\)",
+    ),
+    "names of months": (
+        rows(a=every("Jan 24 2020", "24-Feb-20", "2020-03")),
+        {},
+        r"column 'a' .* got dates, times or durations \(text such as 'Jan 24 2020'\)",
+    ),
     "few dates": (
         rows(a=every("2026-01-01T10:00", "x", "2026-1-2")),
         {},
@@ -351,7 +365,18 @@ MISTAKES = {
         rows(a=WORDY),
         {},
         r"column 'a' must hold numbers, got '\?', 'n.a.' in rows 28, 29, 30 \(row 1 follows the "
-        r"header\): replace each word by a number, remove the rows, or leave .* --drop",
+        r"header\): replace each word by a number, or each number by a word, remove the rows, or "
+        r"leave .* --drop",
+    ),
+    "a word in one row, and one number": (
+        rows(a=[*["1.0"] * 29, "unknown"]),
+        {},
+        r"column 'a' must hold numbers, got 'unknown' in row 30 \(row 1 follows",
+    ),
+    "as many words as numbers": (
+        rows(a=[*every("1", "2", "3")[:27], "?", "missing", "n.d."]),
+        {},
+        r"column 'a' must hold numbers, got '\?', 'missing', 'n.d.' in rows 28, 29, 30",
     ),
     "a word in most rows": (
         rows(a=[*map(str, range(5)), *["unknown"] * 25]),
@@ -427,8 +452,12 @@ MISTAKES = {
 GOOD_CATEGORIES = {
     "dates as text",
     "times as text",
+    "days before months",
+    "names of months",
     "few dates",
     "words among numbers",
+    "a word in one row, and one number",
+    "as many words as numbers",
     "a word in most rows",
     "words in the target",
 }
@@ -437,6 +466,8 @@ GOOD_CATEGORIES = {
 NO_NUMBER = "must hold finite numbers, got no number in row"
 FOUND_LATER = {
     "words among numbers": f"task 's5': column 'a' {NO_NUMBER} 28",
+    "a word in one row, and one number": f"task 's5': column 'a' {NO_NUMBER} 30",
+    "as many words as numbers": f"task 's5': column 'a' {NO_NUMBER} 28",
     "a word in most rows": f"task 's1': column 'a' {NO_NUMBER} 6",
     "words in the target": f"task 's5': column 'y' {NO_NUMBER} 28",
 }
@@ -520,6 +551,22 @@ def test_mistakes_of_types(tmp_path, name, way):
     column, message = TYPED_MISTAKES[name]
     with pytest.raises(ValueError, match=f"column 'a' .*{message}"):
         ways(tmp_path)[way](rows(a=column), "t", "y")
+
+
+@pytest.mark.parametrize("frame", [dict, pandas.DataFrame])
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        ([*[1.0] * 29, "unknown"], "'unknown' in row 30"),
+        ([1.0, "?", None, *[2.0] * 26, "?"], r"'\?' in rows 2, 30"),
+        ([*["F"] * 28, 1, "M"], "1 in row 29"),
+        ([1.0, "x"] * 15, "'x' in rows 2, 4, 6, 8, 10, ..."),
+    ],
+)
+def test_frame_must_not_mix_numbers_and_text(column, found, frame):
+    message = rf"column 'a' must hold either numbers or text, got both, such as {found} \(row 1"
+    with pytest.raises(ValueError, match=message):
+        ltl.TaskSet.from_frame(frame(rows(a=column)), "t", "y")
 
 
 def with_gap(values):
@@ -607,6 +654,67 @@ def test_names_of_indicators_encode_another_table_alike(tmp_path):
         ltl.TaskSet.from_frame(columns, "t", "y", ["b", "c=x=y"])
 
 
+#: Texts that are dates or times, and texts that are not.
+DATES_AND_TIMES = [
+    *("2026-01-02", "2026/1/2", "2026.01.02", "2026-01-01T10:00", "12:30", "09:15:00", "2020-01"),
+    *("24/01/2020", "01/24/2020", "24.01.2020", "1/24/20", "31/12/99", "24.01.20", "24-01-20"),
+    *("24/01/2020 10:00", "24/01/2020, 10:00", "01/2020", "1-2020", "2020/12", "1999-02"),
+    *("Jan 24 2020", "24 Jan 2020", "24-JAN-20", "January 24, 2020", "Jan. 24, 2020", "Jan-20"),
+    *(
+        "Jan 2020",
+        "2020 Jan",
+        "2020-Jan-24",
+        "Jan 24",
+        "3. May 2020",
+        "3rd May 2021",
+        "Sept 3 1999",
+    ),
+]
+NO_DATES = [
+    *(
+        "1-2",
+        "10/12",
+        "0-9",
+        "10-19",
+        "10-4",
+        "1/2",
+        "120/80",
+        "65+",
+        "1990s",
+        "Q1 2020",
+        "2020-Q1",
+    ),
+    *("1.2.3", "1.10.2", "2.0.10", "10.15.7", "3.11.4", "99.0.4844", "192.168.1.1", "1-2-10"),
+    *(
+        "50-30-20",
+        "20-20-20",
+        "123-45-6789",
+        "2010-11",
+        "2011-12",
+        "2019-20",
+        "2020-2021",
+        "2020/21",
+    ),
+    *(
+        "May",
+        "Jan",
+        "March",
+        "Dec-Feb",
+        "May Day",
+        "summer 2020",
+        "Mars 2",
+        "Mayor 3",
+        "SEPT2",
+        "A-12",
+    ),
+]
+
+
+def test_dates_are_told_from_other_text():
+    assert [text for text in DATES_AND_TIMES if not DATE.fullmatch(text)] == []
+    assert [text for text in NO_DATES if DATE.fullmatch(text)] == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_indicators_of_a_column_must_be_named_together(tmp_path, way):
     columns, read = rows(a=every("F", "M"), b=SQUARES), ways(tmp_path)[way]
@@ -615,6 +723,13 @@ def test_indicators_of_a_column_must_be_named_together(tmp_path, way):
         read(columns, "t", "y", features=["a=F", "b", "a=M"])
     names = ("b", "a=M", "a=F")
     assert read(columns, "t", "y", features=names).feature_names == names
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_names_of_indicators_decide_that_a_column_is_text(tmp_path, way):
+    """The other table, which had other shares of numbers, would be numbers with a word."""
+    columns, names = rows(a=[*["1"] * 29, "x"]), ("a=1", "a=x")
+    assert ways(tmp_path)[way](columns, "t", "y", features=names).feature_names == names
 
 
 def test_adapt_encodes_for_a_learner_that_was_saved_in_python(tmp_path, capsys):

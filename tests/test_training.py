@@ -664,7 +664,8 @@ def test_adapt_writes_weights_and_predictions(table, tmp_path, capsys, learner):
             assert list(weights[i]) == ["task", "n_labelled", *names]
             continue
         found = [float(weights[i][f"{name}_se"]) for name in names]
-        assert np.allclose(found, np.sqrt(np.diag(model.coef_covariance_))[[4, 0, 1, 2, 3]])
+        effects = fitted.effects(ltl.TaskSet([(X[kept], y[kept])]))
+        assert np.allclose(found, effects["se"].to_numpy()[[4, 0, 1, 2, 3]], rtol=1e-9)
         prediction, std = model.predict(X, return_std=True)
         for name, sign in (("lower", -1), ("upper", 1)):
             found = [float(row[name]) for row in rows]
@@ -702,7 +703,9 @@ def test_tasks_without_targets_are_predicted_from_the_prior(prior, capsys):
     found = [float(weights[0][name]) for name in (*"abcd", "intercept")]
     assert np.allclose(found, learner.mean_)
     found = [float(weights[0][f"{name}_se"]) for name in (*"abcd", "intercept")]
-    assert np.allclose(found, np.sqrt(np.diag(learner.covariance_)))
+    prior_of_run, of_mean = learner._run.prior(), learner._run.mean_covariance()
+    _, of_mean = prior_of_run.in_data_units(np.zeros(5), of_mean)
+    assert np.allclose(found, np.sqrt(np.diag(learner.covariance_ + of_mean)), rtol=1e-9)
     assert "Note" not in capsys.readouterr().err
 
 
@@ -736,6 +739,15 @@ def test_a_saved_prior_needs_no_target(tmp_path, capsys):
     assert list(predictions[0]) == ["task", "row", "prediction", "lower", "upper"]
     assert (weights[0]["intercept"], weights[0]["intercept_se"]) == ("0.0", "0.0")
     assert "Note: no target is named: all rows are predicted from" in capsys.readouterr().err
+
+
+def test_standard_errors_that_are_not_known_are_empty(tmp_path):
+    checkpoint, content = tmp_path / "c.npz", "store,a,b,c,d,sales\nx,.1,.2,.3,.4,1\n"
+    tasks = [(X * [1, 1, 1, 0], y) for X, y in TASKS]
+    ltl.BayesLTL().fit(tasks).save(checkpoint)
+    weights, _ = adapt_rows(checkpoint, content, "--task", "store", "--target", "sales")
+    assert (weights[0]["d"], weights[0]["d_se"]) == ("0.0", "")
+    assert float(weights[0]["c_se"]) > 0
 
 
 def test_level_sets_the_width_of_the_intervals(prior):

@@ -99,7 +99,7 @@ class Table:
         chosen = choose_features(names, path, task, target, features, drop, optional_target)
         self.target = target if target in names else None
         if encoding is None:
-            encoding = self._choose_encoding(chosen, features is not None)
+            encoding = self._choose_encoding(chosen, known, features is not None)
         kept = (name for name in chosen if name in encoding or name in known)
         encoding = {name: known.get(name, encoding.get(name)) for name in kept}
         self.encoding: Encoding | None = encoding
@@ -111,7 +111,7 @@ class Table:
             for _ in range(1 if texts is None else len(texts))
         ]
 
-    def _choose_encoding(self, features: list[str], are_named: bool) -> Encoding:
+    def _choose_encoding(self, features: list[str], known: Encoding, are_named: bool) -> Encoding:
         """Choose the encoding of the features by the first blocks; check task and target.
 
         Tasks whose rows are not adjacent in these blocks are an error, unless the file is small.
@@ -131,7 +131,7 @@ class Table:
         row = None if self._repeats == "task" or self._is_small() else _first_repeat(codes)
         if row is not None and not is_missing(label := labels[codes[row]]) and label != "":
             raise repeat_error(label, row + 1, self.path)
-        return choose_encoding(columns, len(labels), are_named, is_whole=False)
+        return choose_encoding(columns, known, len(labels), are_named, is_whole=False)
 
     @property
     def _targets(self) -> list[str]:
