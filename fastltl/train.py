@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -131,7 +132,8 @@ class Training:
         self.settings = settings = settings.completed(recorded)
         for name, value in asdict(settings).items():
             if recorded is not None and value != (before := recorded.get(name)):
-                raise ValueError(f"{name} must be {before!r}, as in {path}, got {value!r}.")
+                wanted = f"{name} must be {before!r}, as in {path}, got {value!r}"
+                raise ValueError(f"{wanted}: give the same options, or another checkpoint.")
         with read_errors(path, "a checkpoint of fastltl train"):
             encoding = None if saved is None else encoding_of(saved, source)
         columns, drop = (settings.task, settings.target, settings.features), settings.drop
@@ -242,7 +244,9 @@ class Training:
         """Say how well tasks are solved; warn if the best lam is at the edge of the candidates."""
         found, row = self.progress(), "a row of a new task, given its other rows"
         if isinstance(self.learner, BayesLTL):
-            return f"expected squared error on {row}: {found['error']}"
+            if self.n_learned == 1:
+                warnings.warn("one task shows nothing that tasks share: add others.", stacklevel=2)
+            return f"squared error to expect on {row}: {found['error']}"
         _ = self.learner.best_lam_  # which warns
         return f"validation: {', '.join(f'{name} {value}' for name, value in found.items())}"
 

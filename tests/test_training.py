@@ -80,7 +80,7 @@ def test_train_learns_a_prior_from_all_tasks(table, tmp_path, capsys):
     assert list(learner.feature_names_in_) == [*"abcd"]
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "Learned from 150 tasks; expected squared error on a row of a new task, given its other "
+        "Learned from 150 tasks; squared error to expect on a row of a new task, given its other "
         f"rows: {learner.loo_error_:.3g}.",
         f"Saved: {tmp_path / 'c.npz'}",
     ]
@@ -810,10 +810,10 @@ HEADER = "store,a,b,c,d,sales\n"
             [],
             "task 'x': X and y must not be so large",
         ),
-        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "0"], "between 0 and 100, got '0'"),
-        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "100"], "between 0 and 100, got '100'"),
-        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "high"], "between 0 and 100, got 'high'"),
-        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "nan"], "between 0 and 100, got 'nan'"),
+        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "0"], "between 1 and 100, got '0'"),
+        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "100"], "between 1 and 100, got '100'"),
+        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "high"], "between 1 and 100, got 'high'"),
+        ("bayes", HEADER + "x,1,2,3,4,5\n", ["--level", "nan"], "between 1 and 100, got 'nan'"),
         ("online", HEADER + "x,1,2,3,4,5\n", ["--level", "90"], "--level needs a BayesLTL, got"),
         (
             "online",
@@ -931,3 +931,10 @@ def test_adapt_rejects_malformed_targets(table, tmp_path, capsys, monkeypatch):
     assert cli.main(command) == 2
     assert "--allow-repeats" in capsys.readouterr().err
     assert cli.main([*command, "--allow-repeats"]) == 0
+
+
+def test_one_task_is_noted(tmp_path, capsys):
+    path = write_table(tmp_path / "one.csv", TASKS[:1])
+    run_training(path, tmp_path / "c.npz")
+    note = "Note: one task shows nothing that tasks share: add others."
+    assert note in capsys.readouterr().err.splitlines()
