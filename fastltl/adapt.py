@@ -21,7 +21,7 @@ from fastltl._text import spreadsheet_cell
 from fastltl._validation import Array, check_computed, read_errors
 from fastltl.base import RepresentationLearner
 from fastltl.bayes import BayesLTL
-from fastltl.effects import estimates_of
+from fastltl.effects import estimates_of, weight_names
 from fastltl.io.checkpoints import check_type, read_checkpoint, restored, whole_file
 from fastltl.io.streams import TaskStream, errors_naming, open_stream
 from fastltl.ridge import RepresentationRidge
@@ -68,7 +68,7 @@ def adapt(
     also gives standard errors, those of its method `effects`, and intervals that a target lies in
     with a probability of `level` percent, by default 95; tasks without any target are predicted
     from the prior. Labels and names that a spreadsheet would take for formulas are written with an
-    apostrophe before them.
+    apostrophe before them; names that the files have for other columns, in parentheses.
     """
     saved = read_checkpoint(checkpoint)
     learner = restored(saved, checkpoint)
@@ -112,15 +112,24 @@ def adapt(
     out.mkdir(parents=True, exist_ok=True)
     solve = _solver(learner, scale, 95.0 if level is None else level)
     with _csv_writer(paths[0]) as weights, _csv_writer(paths[1]) as predictions:
-        columns = ["intercept", *stream.feature_names]
+        *features, intercept = weight_names(stream.feature_names, stream.n_features, True)
+        columns = [intercept, *features]
+        errors = [f"{name}_se" for name in columns] if has_prior else []
+        columns = _distinct(columns, ["task", "n_labelled", *errors])
         if has_prior:
-            columns = [part for name in columns for part in (name, f"{name}_se")]
+            columns = [part for pair in zip(columns, errors, strict=True) for part in pair]
         weights.writerow(["task", "n_labelled", *map(spreadsheet_cell, columns)])
-        columns = ["prediction", "lower", "upper"] if has_prior else ["prediction"]
-        columns = columns if target is None else [target, *columns]
-        predictions.writerow(["task", "row", *map(spreadsheet_cell, columns)])
+        columns = ["task", "row", "prediction", *(["lower", "upper"] if has_prior else [])]
+        if target is not None:
+            columns[2:2] = _distinct([target], columns)
+        predictions.writerow(map(spreadsheet_cell, columns))
         counts = _write_tasks(stream, solve, target is not None, weights, predictions)
     return Adapted(*paths, *counts)
+
+
+def _distinct(names: list[str], others: list[str]) -> list[str]:
+    """Put names of the data in parentheses that a file has for other columns."""
+    return [f"({name})" if name in others else name for name in names]
 
 
 def _write_tasks(

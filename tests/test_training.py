@@ -741,6 +741,29 @@ def test_a_saved_prior_needs_no_target(tmp_path, capsys):
     assert "Note: no target is named: all rows are predicted from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_columns_of_adapt_have_distinct_names(tmp_path, learner):
+    names = ["store", "intercept", "n_labelled", "a", "a_se", "prediction"]
+    content = ",".join(names) + "\n" + write_table(tmp_path / "t.csv", TASKS).read_text()
+    table, checkpoint = tmp_path / "named.csv", tmp_path / "c.npz"
+    table.write_text(content.replace("store,a,b,c,d,sales\n", ""))
+    options = "--target", "prediction", "--learner", learner
+    run_training(table, checkpoint, *options)
+    weights, predictions = adapt_rows(checkpoint, table.read_text())
+    header, columns = list(weights[0]), list(predictions[0])
+    assert header[:2] == ["task", "n_labelled"]
+    if learner == "online":
+        assert header[2:] == ["(intercept)", "intercept", "(n_labelled)", "a", "a_se"]
+        assert columns == ["task", "row", "(prediction)", "prediction"]
+    else:
+        assert header[2::2] == ["(intercept)", "intercept", "(n_labelled)", "a", "(a_se)"]
+        errors = ["(intercept)", "intercept", "n_labelled", "a", "a_se"]
+        assert header[3::2] == [f"{name}_se" for name in errors]
+        assert columns == ["task", "row", "(prediction)", "prediction", "lower", "upper"]
+    targets = [float(row["(prediction)"]) for row in predictions]
+    assert np.allclose(targets, np.concatenate([y for _, y in TASKS]))
+
+
 def test_standard_errors_that_are_not_known_are_empty(tmp_path):
     checkpoint, content = tmp_path / "c.npz", "store,a,b,c,d,sales\nx,.1,.2,.3,.4,1\n"
     tasks = [(X * [1, 1, 1, 0], y) for X, y in TASKS]
