@@ -6,7 +6,7 @@ import csv
 import io
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -109,9 +109,8 @@ def adapt(
     if not stream.has_target:
         reason = "no target is named" if target is None else f"{file} has no column {target!r}"
         warnings.warn(f"{reason}: all rows are predicted from the prior.", stacklevel=2)
-    out.mkdir(parents=True, exist_ok=True)
     solve = _solver(learner, scale, 95.0 if level is None else level)
-    with _csv_writer(paths[0]) as weights, _csv_writer(paths[1]) as predictions:
+    with _folder(out), _csv_writer(paths[0]) as weights, _csv_writer(paths[1]) as predictions:
         *features, intercept = weight_names(stream.feature_names, stream.n_features, True)
         columns = [intercept, *features]
         errors = [f"{name}_se" for name in columns] if has_prior else []
@@ -211,6 +210,18 @@ def _solve_with_representation(
     with np.errstate(over="ignore"):
         weights = check_computed(model.coef_ / scale)
     return Solution([model.intercept_, *weights.tolist()], [model.predict(X)])
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Create a folder, and remove it again if the block fails and leaves it empty."""
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # it is not empty
+            path.rmdir()
+        raise
 
 
 @contextmanager

@@ -949,6 +949,7 @@ def test_adapt_rejects_malformed_targets(table, tmp_path, capsys, monkeypatch):
     assert "column 'sales' must hold finite numbers, got no number in row 2" in (
         capsys.readouterr().err
     )
+    assert not (tmp_path / "out").exists()
     monkeypatch.setattr(sources, "SMALL_BYTES", 0)
     new.write_text("store,a,b,c,d,sales\nx,1,2,3,4,5\nz,1,2,3,4,6\nx,1,2,3,4,7\n")
     assert cli.main(command) == 2
