@@ -34,7 +34,7 @@ SIZE, PER_TASK, TALLEST = (5.6, 4.2), 0.16, 9.0
 #: Points on a page that a task needs for its label, and for a line of its own.
 LABELLED, SEPARATE = 7.0, 2.0
 
-#: Options of a title, which leaves room for the legend between it and the Axes.
+#: Options of a title: the legend stands between it and the Axes.
 TITLE: dict[str, Any] = {"loc": "left", "pad": 22, "fontsize": 11}
 
 #: Levels of the intervals in a coverage plot.
@@ -81,13 +81,13 @@ def effects(
         height = max(2.6, min(TALLEST, 1.4 + PER_TASK * len(tasks)))
         can_be_labelled = 72 * (height - 1.2) / len(tasks) > LABELLED
         ax = _new_axes((SIZE[0], height) if can_be_labelled else SIZE)
-    draw_effects(ax, estimates, estimates - half, estimates + half, found.labels, learner.mean_[j])
+    _draw_effects(ax, estimates, estimates - half, estimates + half, found.labels, learner.mean_[j])
     ax.set_title(f"{_short(feature)} in each of {len(tasks):,} tasks", **TITLE)
     ax.set_xlabel(f"{_weight(feature)}, with {100 * level:g} % intervals")
     return ax
 
 
-def draw_effects(
+def _draw_effects(
     ax: Axes,
     estimates: Array,
     lower: Array,
@@ -165,7 +165,7 @@ def learning_curve(curve: Iterable[Any], ax: Axes | None = None) -> Axes:
         raise ValueError(f"curve must hold squared errors, got {errors.min():g}.")
     means, half = _running_means(errors)
     ax = _new_axes() if ax is None else ax
-    draw_learning_curve(
+    _draw_learning_curve(
         ax,
         n_tasks,
         np.sqrt(means),
@@ -189,7 +189,7 @@ def _running_means(errors: Array) -> tuple[Array, Array]:
     return means, half
 
 
-def draw_learning_curve(
+def _draw_learning_curve(
     ax: Axes,
     n_tasks: Array,
     means: Array,
@@ -267,13 +267,13 @@ def shrinkage(
     models = solve_each(lambda X, y: learner._solve(alone, X, y), tasks)
     own = np.array([alone.in_data_units(model._weights, alone.covariance)[0] for model in models])
     ax = _new_axes() if ax is None else ax
-    draw_shrinkage(ax, own[:, pair], found.estimates[:, pair], learner.mean_[pair])
+    _draw_shrinkage(ax, own[:, pair], found.estimates[:, pair], learner.mean_[pair])
     ax.set_title(f"Weights of {len(tasks):,} tasks", **TITLE)
     ax.set(xlabel=_weight(features[0]), ylabel=_weight(features[1]))
     return ax
 
 
-def draw_shrinkage(ax: Axes, own: Array, adapted: Array, mean: Array) -> None:
+def _draw_shrinkage(ax: Axes, own: Array, adapted: Array, mean: Array) -> None:
     """Draw arrows from the rows of one array of shape (tasks, 2) to those of another."""
     many = len(own) > 100
     size, alpha = (3.0, 0.6) if many else (4.5, 0.9)
@@ -335,7 +335,7 @@ def coverage(learner: BayesLTL, known: TaskSet, hidden: TaskSet, ax: Axes | None
     variances = np.sum(sizes[:, None] ** 2 * (shares - actual) ** 2, axis=0) / sizes.sum() ** 2
     half = 1.96 * np.sqrt(variances)
     ax = _new_axes((4.6, 4.6)) if ax is None else ax
-    draw_coverage(
+    _draw_coverage(
         ax, LEVELS, actual, np.maximum(actual - half, 0.0), np.minimum(actual + half, 1.0)
     )
     at_95 = 100 * np.interp(0.95, LEVELS, actual)
@@ -344,7 +344,7 @@ def coverage(learner: BayesLTL, known: TaskSet, hidden: TaskSet, ax: Axes | None
     return ax
 
 
-def draw_coverage(ax: Axes, nominal: Array, actual: Array, lower: Array, upper: Array) -> None:
+def _draw_coverage(ax: Axes, nominal: Array, actual: Array, lower: Array, upper: Array) -> None:
     """Draw actual against nominal coverage with a band, all as fractions."""
     ax.plot([0, 100], [0, 100], "--", color=INK, linewidth=1, label="ideal")
     ax.fill_between(

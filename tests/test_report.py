@@ -267,7 +267,7 @@ def test_report_without_its_packages_names_the_extra(comparison, package, monkey
     assert not (tmp_path / "new").exists()
 
 
-# What to do next
+# Steps that follow a comparison
 
 
 @pytest.mark.parametrize("method", [BAYES, ONLINE])

@@ -58,7 +58,7 @@ def open_stream(
     """Open a file or folder as a stream of tasks, for `fit` or a loop of `partial_fit`.
 
     The rows of a task must be adjacent, unless the file is a table of at most 8 megabytes. Memory
-    does not grow with the file: it holds the largest task (of a folder, the largest file), about 30
+    does not grow with the file: it holds the largest task (of a folder, the largest file), about 80
     megabytes, and 20 bytes for each task read, to detect labels that repeat.
 
     Columns become features by the rules of `TaskSet.from_frame`, as the first 8 megabytes of the
