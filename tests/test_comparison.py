@@ -78,7 +78,7 @@ def test_method_rows_follow_from_the_errors_on_tasks(found):
             (low, high), (lower, higher) = row["interval"], row["strict_interval"]
             assert lower <= low < row["gain"] < high <= higher
     assert [point["n_tasks"] for point in results["curve"]][-1] == 18
-    last, bayes = results["curve"][-1], results["methods"][-1]
+    last, bayes = results["curve"][-1], results["methods"][0]
     assert last["mse"] == pytest.approx(bayes["mse"], rel=1e-9)
     assert last["low"] < last["explained"] < last["high"]
 
@@ -93,7 +93,7 @@ def test_comparison_as_text_and_as_frame(found):
     assert "The 95 % intervals of BayesLTL contain " in text
     assert repr(found) == "<Comparison: use BayesLTL>"
     frame = found.to_frame()
-    assert frame.loc[BAYES, "mse"] == found.results["methods"][-1]["mse"]
+    assert frame.loc[BAYES, "mse"] == found.results["methods"][0]["mse"]
     assert frame.columns.tolist() == ["explained", "mse", "gain", "low", "high", "seconds"]
 
 
@@ -177,7 +177,7 @@ def test_slow_methods_are_left_out_and_said_to_be(monkeypatch):
     monkeypatch.setattr(compare, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(compare, "SLOWEST", 1e-9)
     found = ltl.compare(make_tasks(), repeats=1)
-    assert [row["method"] for row in found.results["methods"]] == [ALONE, POOLED, ONLINE, BAYES]
+    assert [row["method"] for row in found.results["methods"]] == [BAYES, ALONE, POOLED, ONLINE]
     assert set(found.results["left_out"]) == set(compare.SLOW)
     assert "batch LTL was left out: it takes more than 0 s a fold" in str(found)
 

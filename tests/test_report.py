@@ -391,7 +391,7 @@ def test_labels_are_spread():
 
 def test_a_method_far_worse_than_others_does_not_rule_the_picture(compared):
     results = deepcopy(compared)
-    results["methods"][1] |= {"explained": -80.0, "interval": [-9e3, -8e3], "gain": -8.5e3}
+    results["methods"][2] |= {"explained": -80.0, "interval": [-9e3, -8e3], "gain": -8.5e3}
     methods, learning, *_ = figures.draw(results)
     assert methods.figure.axes[0].get_xlim()[0] > -100
     assert learning.figure.axes[0].get_ylim()[0] > -100

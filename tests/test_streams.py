@@ -95,6 +95,14 @@ def test_learners_fit_streams(written):
     assert np.array_equal(ltl.ITL().fit(stream).coef_, ltl.ITL().fit(tasks).coef_)
 
 
+def test_no_task_ends_where_a_label_is_missing(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("task,a,y\ns,1,2\nt,3,4\n,5,6\nt,7,8\n")
+    tasks = ltl.open_stream(path, "task", "y").tasks()
+    with pytest.raises(ValueError, match=r"no label in row 3: fill it in, or remove the row\.$"):
+        next(tasks)
+
+
 @pytest.mark.parametrize("written", ["csv", "parquet"], indirect=True)
 def test_rows_of_a_task_may_be_apart_in_a_small_table(written):
     tasks = TASKS[:4]

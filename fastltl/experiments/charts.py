@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from scipy.optimize import isotonic_regression
 
 from fastltl._validation import Array
-from fastltl.experiments.results import Results
+from fastltl.experiments.results import Results, select
 from fastltl.experiments.verdict import (
     ALONE,
     BATCH,
@@ -97,7 +97,8 @@ def draw_comparison(results: Results) -> list[Picture]:
 def _methods(results: Results) -> Picture:
     """Draw the variance that each method explains, with the interval of its gain."""
     rows, use = results["methods"][::-1], results["verdict"]["use"]
-    alone, variance = results["methods"][0], results["data"]["variance"]
+    [alone] = select(results["methods"], method=ALONE)
+    variance = results["data"]["variance"]
     figure, axes = new_axes("", "variance explained in held-out tasks (%)", "", 3.6, NARROW)
     figure.suptitle("What each method explains", **TITLE)
     lowest = _lowest([row["explained"] for row in rows])

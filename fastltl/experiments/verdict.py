@@ -15,7 +15,7 @@ from fastltl.tasks import TaskSet
 ALONE, POOLED = "each task alone (ITL)", "one model for all (pooled)"
 INTERCEPTS, SLOPES = "mixed model, random intercepts", "mixed model, random slopes"
 ONLINE, BATCH, MULTITASK, BAYES = "online LTL", "batch LTL", "multitask (MTL)", "BayesLTL"
-METHODS = (ALONE, POOLED, INTERCEPTS, SLOPES, ONLINE, BATCH, MULTITASK, BAYES)
+METHODS = (BAYES, ALONE, POOLED, INTERCEPTS, SLOPES, ONLINE, BATCH, MULTITASK)
 #: The first of these whose error is close to the lowest is recommended: one model before several,
 #: and what learns in one pass before what is fitted to all data again.
 PREFERRED = (POOLED, ALONE, BAYES, INTERCEPTS, SLOPES, ONLINE, BATCH, MULTITASK)
@@ -71,10 +71,10 @@ def summarise(folds: Sequence[Row], tasks: TaskSet, repeats: int, seed: int) -> 
             row["gain"] = float(_gain_and_deviation(errors.mean(axis=0), baseline.mean(axis=0))[0])
             row["interval"], row["strict_interval"] = gain_intervals(errors, baseline, levels, seed)
         methods.append(row)
-    curve = []
+    curve, alone = [], measure(baseline)["mse"]
     for n_tasks in folds[0]["curve"]:
         errors = squares("curve", n_tasks)
-        margin = 1.96 * total_deviation(errors, baseline) / 100 * methods[0]["mse"] / variance
+        margin = 1.96 * total_deviation(errors, baseline) / 100 * alone / variance
         row = measure(errors)
         row |= {"low": row["explained"] - margin, "high": row["explained"] + margin}
         curve.append({"n_tasks": n_tasks, **row})

@@ -162,6 +162,19 @@ class Table:
         """Return whether the file is so small that its rows may be sorted."""
         return self.path.stat().st_size <= SMALL_BYTES
 
+    def _check_labels(self, codes: Any, labels: Sequence[Any], first_row: int) -> None:
+        """Check that each row names its task.
+
+        Rows of one batch are checked together, so that no task ends where a label is missing.
+        """
+        missing = np.array([is_missing(label) or label == "" for label in labels], bool)[codes]
+        if missing.any():
+            row = first_row + int(np.argmax(missing))
+            raise ValueError(
+                f"every row of {self.path} must name its task, got no label in row {row}: fill it "
+                "in, or remove the row."
+            )
+
     def _is_scattered(self) -> bool:
         """Return whether a small file has tasks whose rows are not adjacent."""
         if not self._is_small():
@@ -181,6 +194,7 @@ class Table:
         with arrow_errors(self.path, self._table.kind):
             for batch in self._table.batches(names, numbers, cut):
                 codes, labels = arrow_labels(batch.column(self.task))
+                self._check_labels(codes, labels, n_rows + 1)
                 columns = {
                     name: self._table.column(batch.column(name), name, texts is not None)
                     for name, texts in encoding.items()
