@@ -43,7 +43,7 @@ def run_demo(options: argparse.Namespace) -> None:
         about = "Exam scores of pupils in 65 London schools: each school is a task."
     tasks = compare.demo_tasks(options.data, options.seed)
     settings = {"seed": options.seed, "n_jobs": options.jobs, "repeats": compare.FEWEST_REPEATS}
-    _run_comparison(tasks, settings, "Does sharing help?", about, options.out)
+    _run_comparison(tasks, settings, "Which method to use", about, options.out)
 
 
 def run_compare(options: argparse.Namespace) -> None:
@@ -60,7 +60,7 @@ def run_compare(options: argparse.Namespace) -> None:
     about = f"{file}: tasks by {options.task}, target {options.target}, features {features}."
     settings = {name: getattr(options, name) for name in ("seed", "repeats", "dask")}
     settings["n_jobs"] = options.jobs
-    title = f"Does sharing help? {file}"
+    title = f"Which method to use: {file}"
     _run_comparison(tasks, settings, title, printable(about), options.out, source)
 
 

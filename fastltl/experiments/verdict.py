@@ -179,7 +179,7 @@ def verdict(methods: Sequence[Row], n_tasks: int) -> dict[str, str]:
     )
     sentences = [
         f"Use {use}: in held-out tasks, given half of their rows, it explains "
-        f"{100 * rows[use]['explained']:.1f} % of the variance of the others, against {others}."
+        f"{100 * rows[use]['explained']:.1f} % of the variance in the other half, against {others}."
     ]
     if use != best["method"]:
         excess = 100 * (1 - best["mse"] / rows[use]["mse"])
