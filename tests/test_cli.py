@@ -38,7 +38,7 @@ def test_version(capsys):
         (["reproduce", "figure"], "bounds|all|prior: invalid choice: 'figure'"),
         (["reproduce", "grid", "--trials", "-3"], "--trials: "),
         (["train", "x.csv", "--target", "y"], "the following arguments are required: --checkpoint"),
-        (["adapt", "c.npz", "x.csv", "--level", "101"], "--level: must be a percentage between 1 and"),
+        (["adapt", "c.npz", "x.csv", "--level", "101"], "--level: must be a percentage between 1"),
     ],
 )
 def test_argument_errors_are_one_line_with_status_2(arguments, message, capsys):
