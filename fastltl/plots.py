@@ -190,37 +190,26 @@ def _running_means(errors: Array) -> tuple[Array, Array]:
 
 
 def _draw_learning_curve(
-    ax: Axes,
-    n_tasks: Array,
-    means: Array,
-    lower: Array,
-    upper: Array,
-    errors: Array | None = None,
-    label: str = "running mean",
-    color: str = MAIN,
+    ax: Axes, n_tasks: Array, means: Array, lower: Array, upper: Array, errors: Array
 ) -> None:
     """Draw a line with a band over a logarithmic number of tasks, and a point for each error."""
-    if errors is not None:
-        alpha = float(np.clip(10.0 / np.sqrt(len(errors)), 0.25, 0.6))
-        ax.plot(
-            n_tasks, errors, "o", color=color, markersize=3, alpha=alpha, markeredgewidth=0,
-            label="task",
-        )  # fmt: skip
+    alpha = float(np.clip(10.0 / np.sqrt(len(errors)), 0.25, 0.6))
+    points: dict[str, Any] = {"markersize": 3, "alpha": alpha, "markeredgewidth": 0}
+    ax.plot(n_tasks, errors, "o", color=MAIN, label="task", **points)
     ax.fill_between(
-        n_tasks, lower, upper, color=color, alpha=0.2, linewidth=0, label="95 % interval"
+        n_tasks, lower, upper, color=MAIN, alpha=0.2, linewidth=0, label="95 % interval"
     )
-    ax.plot(n_tasks, means, color=color, linewidth=2, label=label)
+    ax.plot(n_tasks, means, color=MAIN, linewidth=2, label="running mean")
     ax.set_xscale("log")
     ticks = [k * 10**power for power in range(9) for k in (1, 2, 5)]  # 1, 2, 5, 10, 20, ...
     ticks = [tick for tick in ticks if n_tasks[0] <= tick <= n_tasks[-1]]
     step = -(-len(ticks) // 6)  # at most six
     ax.set_xticks(ticks[::step], [f"{tick:,}" for tick in ticks[::step]])
     ax.set_xticks([], minor=True)
-    if errors is not None:  # a few tasks with large errors would flatten the line
-        highest = [np.quantile(errors, 0.98), means.max()]
-        if np.isfinite(upper).any():
-            highest.append(np.nanquantile(upper, 0.98))
-        ax.set_ylim(top=1.05 * max(highest))
+    highest = [np.quantile(errors, 0.98), means.max()]  # a few large errors would flatten the line
+    if np.isfinite(upper).any():
+        highest.append(np.nanquantile(upper, 0.98))
+    ax.set_ylim(top=1.05 * max(highest))
     _finish(ax, "y")
 
 

@@ -3,6 +3,8 @@
 import json
 import re
 import warnings
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -180,6 +182,15 @@ def test_slow_methods_are_left_out_and_said_to_be(monkeypatch):
     assert [row["method"] for row in found.results["methods"]] == [BAYES, ALONE, POOLED, ONLINE]
     assert set(found.results["left_out"]) == set(compare.SLOW)
     assert "batch LTL was left out: it takes more than 0 s a fold" in str(found)
+
+
+def test_a_short_delay_leaves_no_method_out(monkeypatch):
+    """Each measurement takes half a second, as on a busy machine."""
+    clock = SimpleNamespace(perf_counter=(0.5 * k for k in count()).__next__)
+    monkeypatch.setattr(compare, "time", clock)
+    fold = fold_of(make_tasks(), is_first=True)
+    assert fold["failed"] == {}
+    assert set(fold["squares"]) == set(verdict.METHODS)
 
 
 def test_batch_fits_stop_at_their_deadline():

@@ -58,8 +58,9 @@ HELD_OUT, MANY_FEATURES, FEWEST_REPEATS, MOST_REPEATS = 1500, 20, 2, 50
 FEWEST_ROWS = 2
 #: A method may take so many times as long as the slowest of the quick ones, and so many seconds.
 SLOWEST, LEAST_SECONDS = 10.0, 2.0
-#: Shares of the tasks to which a mixed model is fitted first, to foresee its time.
-PILOTS = (1 / 16, 1 / 4)
+#: Shares of the tasks to which a mixed model is fitted first, to foresee its time; and the seconds
+#: below which such a fit foretells nothing, since a busy machine may have delayed it.
+PILOTS, SHORT_PILOT = (1 / 16, 1 / 4), 1.0
 #: If 95 % intervals contain fewer targets than this share, they are said to be too narrow.
 LEAST_COVERED = 0.9
 #: Squares of larger numbers overflow when they are scaled.
@@ -365,7 +366,7 @@ def _score_mixed(split: Split, limit: float, slopes: bool) -> Array:
         # So few tasks may not be enough for a fit.
         with suppress(gpboost.basic.GPBoostError, RuntimeError, ValueError):
             fit(pilot, pilot)
-        if time.perf_counter() - start > limit * share:
+        if time.perf_counter() - start > max(SHORT_PILOT, limit * share):
             raise TimeoutError("the fit would take too long")
     start = time.perf_counter()
     errors = score_peer(fit, split)
