@@ -32,9 +32,19 @@ def default_hangup():
     signal.signal(signal.SIGHUP, previous)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run the slow tests too")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out slow tests, unless `--all`, `-m` or the name of a test asks for them."""
     if JIT_IS_OFF:
-        skip = pytest.mark.skip(reason="slow when the JIT is off")
+        skip = pytest.mark.skip(reason="takes too long, or has no meaning, when the JIT is off")
         for item in items:
-            if "slow" in item.keywords:
+            if "compiled" in item.keywords:
                 item.add_marker(skip)
+    if config.option.all or config.option.markexpr or any("::" in name for name in config.args):
+        return
+    slow = [item for item in items if "slow" in item.keywords]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if "slow" not in item.keywords]

@@ -1,6 +1,6 @@
 """Unusual and invalid input at every public entry: a correct result, or an error that names it.
 
-Every value of one table is passed to every entry of another. In all cases results are finite,
+Values of one table are passed to the entries of another. In all cases results are finite,
 arguments are unchanged, no warning is raised, and a learner that raises keeps its state.
 """
 
@@ -25,7 +25,7 @@ from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFit
 import fastltl as ltl
 from fastltl.io.tables import read_tasks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.compiled
 
 X = np.array([[2.0, -1.0, 0.0], [1.0, 3.0, -2.0], [0.0, 1.0, 1.0], [-1.0, 0.0, 2.0]])
 y = np.array([1.0, -2.0, 3.0, 1.0])
@@ -384,18 +384,33 @@ def for_each_name(*tables):
     return pytest.mark.parametrize("name", [name for table in tables for name in table])
 
 
-every_entry = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-every_entry_with_y = pytest.mark.parametrize(
-    "entry",
-    [entry for entry in ENTRIES.values() if entry.takes_y],
-    ids=[name for name, entry in ENTRIES.items() if entry.takes_y],
+#: Values that every entry meets in each run; the slow tests try all values.
+FEW_X = (
+    "float32",
+    "pandas with names",
+    "read-only",
+    "one feature",
+    "wrong width",
+    "NaN",
+    "1-d",
+    "1e+300",
 )
+FEW_Y = "float32", "pandas", "read-only", "NaN", "two columns", "too short", "None", "1e+300"
+#: Entries that meet all values in each run.
+FEW_ENTRIES = "task_loss", "TaskSet", "OnlineLTL partial_fit, mid-run", "BayesLTL adapt"
+ENTRIES_WITH_Y = [name for name, entry in ENTRIES.items() if entry.takes_y]
 
 
-@every_entry
-@for_each_name(GOOD_X, WIDE_X, BAD_X, LARGE_X)
-def test_inputs(entry, name):
-    value = (GOOD_X | WIDE_X | BAD_X | LARGE_X)[name]
+def few(entries, some, *tables):
+    """Return pairs of an entry and a value: some values for all entries, all for some entries."""
+    names = [name for table in tables for name in table]
+    return [
+        (entry, name) for entry in entries for name in (names if entry in FEW_ENTRIES else some)
+    ]
+
+
+def check_input(entry, name):
+    entry, value = ENTRIES[entry], (GOOD_X | WIDE_X | BAD_X | LARGE_X)[name]
     target = y[:1] if name == "one sample" else y
     result = outcome(entry.call, create(entry.make), value, target)
     if name in BAD_X or (name in WIDE_X and entry.knows_width):
@@ -406,10 +421,8 @@ def test_inputs(entry, name):
         assert_accepted(result, outcome(entry.call, create(entry.make), floats(value), target))
 
 
-@every_entry_with_y
-@for_each_name(GOOD_Y, BAD_Y, LARGE_Y)
-def test_targets(entry, name):
-    value = (GOOD_Y | BAD_Y | LARGE_Y)[name]
+def check_target(entry, name):
+    entry, value = ENTRIES[entry], (GOOD_Y | BAD_Y | LARGE_Y)[name]
     result = outcome(entry.call, create(entry.make), X, value)
     if name in BAD_Y:
         assert_rejected(result, "y")
@@ -419,12 +432,32 @@ def test_targets(entry, name):
         assert_accepted(result, outcome(entry.call, create(entry.make), X, floats(value)))
 
 
-@every_entry_with_y
+@pytest.mark.parametrize(("entry", "name"), few(ENTRIES, FEW_X, GOOD_X, WIDE_X, BAD_X, LARGE_X))
+def test_inputs(entry, name):
+    check_input(entry, name)
+
+
+@pytest.mark.parametrize(("entry", "name"), few(ENTRIES_WITH_Y, FEW_Y, GOOD_Y, BAD_Y, LARGE_Y))
+def test_targets(entry, name):
+    check_target(entry, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_all_inputs_and_targets(entry):
+    for name in GOOD_X | WIDE_X | BAD_X | LARGE_X:
+        check_input(entry, name)
+    for name in GOOD_Y | BAD_Y | LARGE_Y if ENTRIES[entry].takes_y else ():
+        check_target(entry, name)
+
+
+@pytest.mark.parametrize("entry", ENTRIES_WITH_Y)
 @for_each_name(COLUMN_Y)
 def test_a_column_of_targets_warns(entry, name):
+    call, make = ENTRIES[entry].call, ENTRIES[entry].make
     with pytest.warns(DataConversionWarning, match="column-vector y"):
-        result = outcome(entry.call, create(entry.make), X, COLUMN_Y[name])
-    assert_accepted(result, outcome(entry.call, create(entry.make), X, y))
+        result = outcome(call, create(make), X, COLUMN_Y[name])
+    assert_accepted(result, outcome(call, create(make), X, y))
 
 
 #: Learners whose weights for a task scale with y.

@@ -178,7 +178,7 @@ def test_mean_objective_and_weights_agree_with_reference(name):
     assert relative(objective.weights_and_intercepts(D)[0], weights) < 1e-12
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_fit_is_bitwise_equal_for_any_number_of_threads(learner):
     tasks = ltl.datasets.make_environment(100, random_state=0).tasks(30, 60)

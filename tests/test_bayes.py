@@ -156,7 +156,7 @@ def test_runs_agree_with_the_twin_over_10000_tasks():
     run_beside_twin(tasks_of_rank(0, 10_000, (10, 10), 20), {}, every=1000)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_runs_agree_with_the_twin_for_many_features():
     run_beside_twin(tasks_of_rank(0, 60, (5, 130), 100, 5), {}, every=10)
 
@@ -425,7 +425,7 @@ def test_iter_fit_yields_errors_and_learns_as_partial_fit():
     assert next(learner.iter_fit(UNIT_TASKS))[0] == 61
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_errors_are_those_of_predicting_each_row_from_the_others():
     """The prior weighs its candidates with the task included, hence the tolerance."""
     learner, expected, found = ltl.BayesLTL(), [], []
@@ -702,7 +702,7 @@ def test_ridge_on_transformed_inputs_has_the_prior_without_a_mean():
     assert Z @ w == pytest.approx(learner.adapt(X, y).predict(X), rel=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize(("d", "sizes"), [(100, (60, 140)), (20, (300, 300))])
 def test_bits_do_not_depend_on_the_threads_of_blas(d, sizes):
     tasks, results = tasks_of_rank(0, 8, sizes, d), []
@@ -725,7 +725,7 @@ def test_bits_do_not_depend_on_the_threads_of_blas(d, sizes):
     assert results[0] == results[1]
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_a_learner_is_read_while_it_learns():
     tasks = tasks_of_rank(0, 1500, (5, 12), 15)
     learner, done, failures = ltl.BayesLTL().partial_fit(*tasks[0]), threading.Event(), []
@@ -779,7 +779,7 @@ def random_covariance(seed, d, rank=None, rest=0.0):
     return A @ A.T + rest * np.eye(d)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_estimates_approach_the_truth(fit_intercept):
     mean, S = np.array([2.0, -1.0, 0.0, 3.0]), random_covariance(1, 4)
@@ -815,7 +815,7 @@ def coverage(d, n, rank, n_given, n_tasks=300, level=0.0):
     return np.mean(scores < 1.96), np.mean(scores < 0.6745)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("d", "n", "rank", "n_given"),
     [(4, 6, 3, 0), (4, 6, 3, 2), (4, 6, 3, 6), (10, 30, 3, 30), (3, 8, 3, 8), (20, 10, None, 10)],
@@ -826,7 +826,7 @@ def test_intervals_cover_as_many_targets_as_they_say(d, n, rank, n_given):
     assert 0.40 < within_50 < 0.60
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("d", "n", "rank", "n_given"), [(10, 30, 3, 0), (10, 30, 3, 2), (20, 10, 3, 0), (20, 10, 3, 2)]
 )
@@ -846,7 +846,7 @@ def best_error_of_ridge(tasks, n_given):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("mean", "variances", "at_most"),
     [
@@ -892,7 +892,7 @@ def test_a_prior_that_turns_is_followed():
     assert error(5.0) < 0.3 * error(None)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("seed", [0, 1])
 def test_several_passes_help_where_rows_are_few(seed):
     S = random_covariance(seed, 60, 3) / 3
@@ -907,7 +907,7 @@ def test_several_passes_help_where_rows_are_few(seed):
     assert often < 0.6 * once
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_several_passes_do_no_harm_without_structure():
     tasks = normal_tasks(0, 400, (40, 40), np.zeros(20), np.eye(20) / 20)
     given = [(X[:20], y[:20]) for X, y in tasks[:100]]

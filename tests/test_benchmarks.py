@@ -44,7 +44,7 @@ def test_summary_has_a_row_for_each_ratio_and_a_picture(measured):
     assert (measured / "speed.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_summary_without_results_says_what_to_do(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.summary", "--results", str(tmp_path)],

@@ -719,6 +719,7 @@ def test_objects_are_never_unpickled(path, content):
         ltl.load(path)
 
 
+@pytest.mark.slow
 def test_only_regular_files_are_read(tmp_path):
     """Another process loads them, since a pipe would block and /dev/zero never ends."""
     os.mkfifo(tmp_path / "pipe")
@@ -925,6 +926,7 @@ print(learner.n_tasks_seen_, ltl.load(sys.argv[1]).n_tasks_seen_)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_bytes", [0, 100, 3000, 50000])
 def test_a_disk_that_fills_up_during_a_save_changes_nothing(tmp_path, path, n_bytes):
     """The operating system refuses to write more bytes than this to a file."""
@@ -940,6 +942,7 @@ def test_a_disk_that_fills_up_during_a_save_changes_nothing(tmp_path, path, n_by
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_disk_that_is_too_small_for_a_second_file(tmp_path):
     disk = tmp_path / "disk"

@@ -217,7 +217,7 @@ def test_limits_of_the_machine_are_reported_in_one_line(error, message, monkeypa
     assert capsys.readouterr().err.splitlines()[-1] == f"fastltl demo: {message}"
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_module_runs_and_survives_a_closed_pipe():
     command = [sys.executable, "-m", "fastltl"]
     shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)

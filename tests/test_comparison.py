@@ -105,7 +105,7 @@ def test_a_data_frame_gives_the_same_as_its_tasks(found):
     assert without_seconds(again) == without_seconds(found)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_results_do_not_depend_on_n_jobs(found):
     again = ltl.compare(make_tasks(), seed=1, repeats=2, n_jobs=2)
     assert without_seconds(again) == without_seconds(found)
@@ -336,6 +336,7 @@ def test_verdict_follows_from_the_errors(intervals, n_tasks, use, helps, sentenc
     assert re.search(sentence, found["sentence"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_tasks", "least"), [(20, 0.88), (60, 0.9)])
 def test_intervals_cover_the_true_gain_with_heavy_tails(n_tasks, least):
     """Multiply errors of very different sizes by factors of mean 0.8: the true gain is 20 %."""

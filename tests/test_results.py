@@ -37,6 +37,7 @@ def test_error_of_a_cell_is_raised(n_jobs):
         list(results.compute_cells(fail_at_one, [{"x": 0}, {"x": 1}], n_jobs, "failing"))
 
 
+@pytest.mark.slow
 def test_killed_worker_is_reported_as_a_lack_of_memory():
     def end(cell):
         os._exit(1)

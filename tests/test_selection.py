@@ -354,7 +354,7 @@ def test_select_lam_fits_each_lam_and_returns_the_best(learner, metric):
     assert len(lines) == 9
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.filterwarnings("ignore:the best lam")
 @pytest.mark.parametrize("learner", LEARNERS, ids=repr)
 def test_select_lam_is_bitwise_equal_for_any_number_of_threads(learner):

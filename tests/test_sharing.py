@@ -21,7 +21,7 @@ from sklearn.base import clone
 import fastltl as ltl
 from fastltl import _threads
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.compiled
 
 environment = ltl.datasets.make_environment(n_features=12, noise=0.1, random_state=0)
 TASKS = list(environment.tasks(200, n_samples=8))
@@ -102,6 +102,7 @@ def test_threads_that_fit_one_learner_lose_no_task(learner):
     assert learner.n_tasks_seen_ == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_a_forked_child_learns_with_the_bits_of_its_parent(learner, n_threads, monkeypatch):
     """Fork from the main thread, while no other thread learns."""
@@ -131,6 +132,7 @@ def test_a_forked_child_learns_with_the_bits_of_its_parent(learner, n_threads, m
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.slow
 def test_spawned_processes_continue_with_the_same_bits(learner):
     learner.partial_fit(*TASKS[0])
     learn = methodcaller("partial_fit", *TASKS[1])
@@ -140,6 +142,7 @@ def test_spawned_processes_continue_with_the_same_bits(learner):
     assert found.D_.tobytes() == learn(learner).D_.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
 def test_joblib(learner, backend):
     fit = methodcaller("fit", TASKS[:30])
@@ -153,6 +156,7 @@ class Interrupted(BaseException):
     """Replaces KeyboardInterrupt, which would end the tests if it came too late."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("options", [{}, {"geometry": "euclidean", "step": "theory"}], ids=str)
 def test_an_interrupted_path_has_taken_a_task_with_all_candidates_or_none(n_threads, options):
@@ -253,6 +257,7 @@ print(most[0])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
 def test_never_more_runnable_threads_than_cores():
     """Threads of BLAS must not multiply with ours."""

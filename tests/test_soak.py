@@ -36,7 +36,7 @@ def test_soak_passes_all_checks(rule, n_tasks):
     assert soak.failed_checks(run) == []
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("n_tasks", LENGTHS)
 def test_a_prior_stays_valid_in_constant_memory(n_tasks):
     learner, interval, memory = ltl.BayesLTL(), max(1, n_tasks // 10), []

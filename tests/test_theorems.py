@@ -29,6 +29,16 @@ RULES = [
 ]
 
 
+#: The first two hundred problems are tried in every run.
+every_part = pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(part, marks=pytest.mark.slow if part > 1 else ())
+        for part in range(N_PROBLEMS // PART)
+    ],
+)
+
+
 def wild_problem(seed):
     """Draw tasks and lam."""
     rng = np.random.default_rng([18, seed])
@@ -60,7 +70,7 @@ def search(tasks, lam, rng):
     return min(reference.mean_objective(D, tasks)[0] for D in [*starts, *ends])
 
 
-@pytest.mark.parametrize("part", range(N_PROBLEMS // PART))
+@every_part
 def test_no_feasible_D_is_below_the_objective_less_the_gap(part):
     for seed in range(part * PART, (part + 1) * PART):
         tasks, lam, rng = wild_problem(seed)
@@ -70,7 +80,7 @@ def test_no_feasible_D_is_below_the_objective_less_the_gap(part):
         assert found >= learner.objective_ - learner.gap_ - rounding, seed
 
 
-@pytest.mark.parametrize("part", range(N_PROBLEMS // PART))
+@every_part
 def test_no_regret_is_above_its_bound(part):
     for seed in range(part * PART, (part + 1) * PART):
         tasks, lam, rng = wild_problem(seed)

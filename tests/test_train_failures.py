@@ -24,7 +24,7 @@ import fastltl as ltl
 from fastltl import cli, train
 from fastltl.io import checkpoints
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.compiled
 
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
@@ -43,9 +43,12 @@ def long_table(tmp_path):
     return write_table(tmp_path / "long.csv", list(TASKS) * 40)
 
 
+def train_options(table, checkpoint, *options):
+    return train_arguments(table, checkpoint, "--allow-repeats", "--every", 10, *options)
+
+
 def command(table, checkpoint, *options):
-    options = "--allow-repeats", "--every", 10, *options
-    return [sys.executable, "-m", "fastltl", *train_arguments(table, checkpoint, *options)]
+    return [sys.executable, "-m", "fastltl", *train_options(table, checkpoint, *options)]
 
 
 @contextlib.contextmanager
@@ -58,12 +61,27 @@ def started(arguments, **options):
             process.kill()
 
 
-def wait_for(condition, process=None):
-    """Poll until a condition holds or the process ends."""
-    deadline = time.monotonic() + 300
-    while not condition() and (process is None or process.poll() is None):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+#: Trains, and stops the process by SIGSTOP once 50 tasks are learned.
+HALTING = """
+import os, signal, sys
+from fastltl import cli, train
+learn, numbers = train.Training._learn, iter(range(10**6))
+def learn_and_halt(self, task):
+    learn(self, task)
+    if next(numbers) == 50:
+        os.kill(os.getpid(), signal.SIGSTOP)
+train.Training._learn = learn_and_halt
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@contextlib.contextmanager
+def halted_training(table, checkpoint, *options, **pipes):
+    """Start a training, and wait until it has halted in the middle."""
+    arguments = [sys.executable, "-c", HALTING, *train_options(table, checkpoint, *options)]
+    with started(arguments, **pipes) as process:
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        yield process
 
 
 def n_tasks_read(checkpoint):
@@ -75,13 +93,12 @@ def files_of(checkpoint):
     return [path.name for path in checkpoint.parent.glob(f".{checkpoint.name}.*")]
 
 
+@pytest.mark.slow
 def test_second_training_of_a_checkpoint_is_refused(long_table, tmp_path, capsys):
     """The second process deletes nothing, and the first ends as if it were alone."""
     checkpoint, other_name = tmp_path / "c.npz", tmp_path / "link.npz"
     other_name.symlink_to(checkpoint)
-    with started(command(long_table, checkpoint, *SLOW), **PIPES) as process:
-        wait_for(checkpoint.exists, process)
-        process.send_signal(signal.SIGSTOP)
+    with halted_training(long_table, checkpoint, *SLOW, **PIPES) as process:
         part = tmp_path / ".c.npz.00000000.part"
         part.touch()
         for name in (checkpoint, other_name):
@@ -94,17 +111,17 @@ def test_second_training_of_a_checkpoint_is_refused(long_table, tmp_path, capsys
             )
         assert part.exists()
         process.send_signal(signal.SIGCONT)
-        assert process.wait(300) == 0
+        assert process.wait() == 0
     part.unlink()
     assert files_of(checkpoint) == []
     alone = run_training(long_table, tmp_path / "alone.npz", "--allow-repeats", *SLOW)
     assert checkpoint.read_bytes() == alone
 
 
-def test_lock_of_a_killed_training_is_free(long_table, tmp_path):
+@pytest.mark.slow
+def test_lock_of_a_killed_training_is_free(table, tmp_path):
     checkpoint = tmp_path / "c.npz"
-    with started(command(long_table, checkpoint, *SLOW), **PIPES) as process:
-        wait_for(checkpoint.exists, process)
+    with halted_training(table, checkpoint, **PIPES) as process:
         process.kill()
     assert ".c.npz.lock" in files_of(checkpoint)
     with train.locked(checkpoint) as is_locked:
@@ -167,6 +184,7 @@ def test_lock_does_not_follow_links(table, tmp_path, capsys):
     assert (tmp_path / "kept.txt").read_text() == "kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "outputs", ["2>&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>/dev/full"]
 )
@@ -177,6 +195,7 @@ def test_closed_and_full_outputs_do_not_stop_training(table, tmp_path, outputs):
     assert (tmp_path / "c.npz").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_reader_that_goes_does_not_stop_training(long_table, tmp_path):
     """As in `fastltl train ... 2>&1 | head -1`."""
     whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats", *SLOW)
@@ -184,10 +203,11 @@ def test_reader_that_goes_does_not_stop_training(long_table, tmp_path):
     with started(command(long_table, checkpoint, *SLOW), **pipes) as process:
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(300) == 0
+        assert process.wait() == 0
     assert checkpoint.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_full_pipes_do_not_stop_training(table, tmp_path):
     """Neither messages nor the lines about bad tasks wait for a reader."""
     lines = table.read_text().splitlines()
@@ -202,7 +222,7 @@ def test_full_pipes_do_not_stop_training(table, tmp_path):
     os.set_blocking(writing, True)
     arguments = [*command(table, tmp_path / "c.npz"), "--skip-bad"]
     with started(arguments, stdout=writing, stderr=writing) as process:
-        assert process.wait(300) == 0
+        assert process.wait() == 0
     os.close(writing)
     os.close(reading)
     assert (tmp_path / "c.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
@@ -224,29 +244,28 @@ def test_stderr_may_be_any_object_with_a_write(table, tmp_path):
     assert "learning" in log.text
 
 
+@pytest.mark.slow
 def test_reader_that_does_not_read_does_not_stop_training(long_table, tmp_path):
     """The bar is written only where there is space for it."""
     whole = run_training(long_table, tmp_path / "whole.npz", "--allow-repeats", *SLOW)
     reading, writing = os.pipe()
     checkpoint = tmp_path / "c.npz"
-    with started(
-        command(long_table, checkpoint, *SLOW), stdout=subprocess.PIPE, stderr=writing
-    ) as process:
-        wait_for(checkpoint.exists, process)
+    pipes = {"stdout": subprocess.PIPE, "stderr": writing}
+    with halted_training(long_table, checkpoint, *SLOW, **pipes) as process:
         os.set_blocking(writing, False)
         try:
             while os.write(writing, b"x"):  # fill the pipe
                 pass
         except BlockingIOError:
             os.set_blocking(writing, True)
-        assert n_tasks_read(checkpoint) < 6000
-        wait_for(lambda: n_tasks_read(checkpoint) == 6000, process)
-        os.close(writing)
-        os.close(reading)
-        assert process.wait(300) == 0
+        process.send_signal(signal.SIGCONT)
+        assert process.wait() == 0
+    os.close(writing)
+    os.close(reading)
     assert checkpoint.read_bytes() == whole
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("default_hangup")
 def test_terminal_that_goes_ends_training_after_a_save(long_table, tmp_path):
     """The system sends SIGHUP, and writing fails from then on."""
@@ -258,36 +277,29 @@ def test_terminal_that_goes_ends_training_after_a_save(long_table, tmp_path):
     checkpoint = tmp_path / "c.npz"
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
-    with started(
-        [*command(long_table, checkpoint, *SLOW), "--every", "100000"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=take_terminal,
-    ) as process:
+    terminal = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    terminal |= {"start_new_session": True, "preexec_fn": take_terminal}
+    with halted_training(long_table, checkpoint, *SLOW, "--every", 100000, **terminal) as process:
         os.close(theirs)
-        shown = b""
-        while b"mse=" not in shown:
-            shown += os.read(ours, 1000)
         os.close(ours)
-        assert process.wait(300) == 128 + signal.SIGHUP
+        process.send_signal(signal.SIGCONT)
+        assert process.wait() == 128 + signal.SIGHUP
     assert 20 < n_tasks_read(checkpoint) < 6000
     assert run_training(long_table, checkpoint, "--allow-repeats", *SLOW) == whole
 
 
-def test_hangup_is_ignored_under_nohup(long_table, tmp_path):
+@pytest.mark.slow
+def test_hangup_is_ignored_under_nohup(table, tmp_path):
     def ignore():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     checkpoint = tmp_path / "c.npz"
-    arguments = command(long_table, checkpoint, *SLOW)
-    with started(arguments, preexec_fn=ignore, **PIPES) as process:
-        wait_for(checkpoint.exists, process)
+    with halted_training(table, checkpoint, preexec_fn=ignore, **PIPES) as process:
         process.send_signal(signal.SIGHUP)
-        process.communicate(timeout=300)
+        process.send_signal(signal.SIGCONT)
+        process.communicate()
     assert process.returncode == 0
-    assert n_tasks_read(checkpoint) == 6000
+    assert n_tasks_read(checkpoint) == len(TASKS)
 
 
 @pytest.mark.usefixtures("default_hangup")
@@ -482,6 +494,7 @@ sys.exit(cli.main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "within"])
 def test_signal_ends_a_reader_that_hangs(table, tmp_path, moment):
     """The signal comes before the call that hangs, and is handled, or within it."""
@@ -492,12 +505,13 @@ def test_signal_ends_a_reader_that_hangs(table, tmp_path, moment):
         assert process.stdout.readline() == b"stuck\n"
         if moment == "within":
             process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM
     assert b"ended without a save, since reading does not end\n" in err
     assert n_tasks_read(checkpoint) == 100
 
 
+@pytest.mark.slow
 def test_signal_ends_a_reader_that_hangs_though_nobody_reads_the_messages(table, tmp_path):
     checkpoint = tmp_path / "c.npz"
     arguments = [sys.executable, "-c", STUCK, "within"]
@@ -506,7 +520,7 @@ def test_signal_ends_a_reader_that_hangs_though_nobody_reads_the_messages(table,
         assert process.stdout.readline() == b"stuck\n"
         process.stderr.close()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(300) == 128 + signal.SIGTERM
+        assert process.wait() == 128 + signal.SIGTERM
 
 
 SLOW_SAVE = """
@@ -529,6 +543,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_slow_save_after_an_error_is_not_taken_for_reading(table, tmp_path):
     checkpoint = tmp_path / "c.npz"
     arguments = [sys.executable, "-c", SLOW_SAVE, *train_arguments(table, checkpoint)]
@@ -550,6 +565,7 @@ sys.exit(cli.main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("megabytes", [4, 8, 12, 16, 24, 140, 200, 350])
 def test_little_memory_ends_in_one_line(tmp_path, kind, megabytes):

@@ -63,6 +63,7 @@ def test_names_that_cannot_be_hashed_are_refused(name):
         choose_features(["t", "y", "x1"], "df", name, "y", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "x"])
 def test_header_may_be_longer_than_a_block(tmp_path, ending):
     """Blocks have a megabyte; one of these headers has a character across its end."""
@@ -105,6 +106,7 @@ def test_dates_that_python_has_not_are_refused(tmp_path, kind):
 MANY = 5_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learner", "message"),
     [
@@ -134,7 +136,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 def test_memory_that_tasks_take_is_not_put_down_to_matrices():
     with pytest.raises(MemoryError, match=r"^tasks$"), memory_errors(12, 20):
         raise MemoryError("tasks")
@@ -148,6 +150,7 @@ def test_a_lack_of_memory_is_not_put_down_to_the_file():
         raise MemoryError("none left")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and limits")
 def test_train_reports_a_lack_of_memory_in_one_line(tmp_path):
     path, checkpoint = tmp_path / "wide.parquet", tmp_path / "learner.npz"
