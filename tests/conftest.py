@@ -6,6 +6,8 @@ import numpy as np  # noqa: F401  (loads the BLAS that threadpool_limits control
 import pytest
 from threadpoolctl import threadpool_limits
 
+import fastltl as ltl
+
 # The first call compiles, which exceeds any deadline. CI runs the same examples each time.
 hypothesis.settings.register_profile("fastltl", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("fastltl")
@@ -30,6 +32,26 @@ def default_hangup():
     previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, previous)
+
+
+def pytest_sessionstart(session):
+    """Let two workers of pytest-xdist compile different kernels first, not both the same."""
+    worker = getattr(session.config, "workerinput", {}).get("workerid")
+    if worker == "gw0":
+        learners = [ltl.BayesLTL(), ltl.BayesLTL(n_passes=2)]
+    elif worker == "gw1":
+        learners = [
+            ltl.OnlineLTLPath([0.1], geometry="euclidean"),
+            ltl.OnlineLTL(),
+            ltl.OnlineLTL(objective="error", geometry="euclidean", step="theory"),
+            ltl.BatchLTL(),
+            ltl.ITL(),
+        ]
+    else:
+        return
+    tasks = ltl.datasets.make_environment(3, random_state=0).tasks(4, 5)
+    for learner in learners:
+        learner.fit(tasks).adapt(*tasks[0])
 
 
 def pytest_addoption(parser):

@@ -201,7 +201,10 @@ def test_a_stationary_point_of_the_error_is_not_its_minimum():
         assert value - best.objective_ <= gap
 
 
-@pytest.mark.parametrize(("geometry", "rounds"), [("entropic", 40_000), ("euclidean", 5_000)])
+@pytest.mark.parametrize(
+    ("geometry", "rounds"),
+    [pytest.param("entropic", 40_000, marks=pytest.mark.slow), ("euclidean", 5_000)],
+)
 def test_the_regret_exceeds_its_bound_with_the_error_only(geometry, rounds):
     lam = 8e-6
     tasks = as_tasks(

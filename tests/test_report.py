@@ -117,7 +117,9 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
-@pytest.mark.parametrize("which", ["comparison_page", "reproduction_page"])
+@pytest.mark.parametrize(
+    "which", ["comparison_page", pytest.param("reproduction_page", marks=pytest.mark.slow)]
+)
 def test_page_is_self_contained_and_ids_are_unique(which, request):
     path = request.getfixturevalue(which)
     page = Page(path)
@@ -166,7 +168,10 @@ def test_methods_left_out_are_listed(compared, tmp_path):
     assert f"<dt>{BATCH}:</dt> <dd>left out, since it takes &lt;long&gt;.</dd>" in content
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [one if one == BAYES else pytest.param(one, marks=pytest.mark.slow) for one in METHODS],
+)
 def test_method_to_use_is_marked(compared, method, tmp_path):
     path = report.write_comparison(recommending(compared, method), "", "", tmp_path)
     content = path.read_text(encoding="utf-8")
