@@ -6,7 +6,7 @@ Names below are imported on first use, so that `import fastltl` takes no time.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "batch": ("BatchLTL", "MTL"),

@@ -22,7 +22,8 @@ from fastltl._validation import Array, check_computed, read_errors
 from fastltl.base import RepresentationLearner
 from fastltl.bayes import BayesLTL
 from fastltl.effects import estimates_of, weight_names
-from fastltl.io.checkpoints import check_type, read_checkpoint, restored, whole_file
+from fastltl.io.checkpoints import check_type, read_checkpoint, restored
+from fastltl.io.files import whole_file
 from fastltl.io.streams import TaskStream, errors_naming, open_stream
 from fastltl.ridge import RepresentationRidge
 from fastltl.train import encoding_of, scale_of, scaled

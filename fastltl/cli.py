@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import select
 import signal
@@ -138,6 +139,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from fastltl import train
+    from fastltl.io.files import locked
 
     names = "learner", "task", "target", "fit_intercept", "lam", "validation", "half_life"
     settings = train.Settings(
@@ -151,7 +153,7 @@ def _train(options: argparse.Namespace) -> int:
     def is_reading() -> bool:
         return training is None or training.is_reading
 
-    with _stop_signals(is_reading) as signals, train.locked(options.checkpoint) as is_locked:
+    with _stop_signals(is_reading) as signals, locked(options.checkpoint) as is_locked:
         if not is_locked:
             wanted = f"make sure that no other process trains {checkpoint}"
             print(f"Note: its file system has no locks: {wanted}.", file=sys.stderr)
@@ -194,7 +196,7 @@ def _train(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _stop_signals(is_reading: Callable[[], bool]) -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP; a second one raises KeyboardInterrupt.
+    """Collect SIGINT, SIGTERM, SIGHUP and SIGBREAK; a second one raises KeyboardInterrupt.
 
     A terminal that closes may send SIGHUP twice, and one that nohup ignores stays ignored. Python
     handles no signal while a library waits for ever within a call. If that is a call to read a
@@ -203,6 +205,8 @@ def _stop_signals(is_reading: Callable[[], bool]) -> Iterator[list[int]]:
     received: list[int] = []
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     numbers = {signal.SIGINT, signal.SIGTERM}
+    if hasattr(signal, "SIGBREAK"):  # Windows sends it for Ctrl-Break, and when a window closes
+        numbers.add(signal.SIGBREAK)
     if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
         numbers.add(hangup)
 
@@ -317,7 +321,7 @@ def run_info(options: argparse.Namespace) -> None:
     print(", ".join(f"{name} {found[name]}" for name in PACKAGES))
     print(f"CPU: {found['cpu']}, {found['cores']} cores")
     print(f"threads: {found['threads']} (set NUMBA_NUM_THREADS to change it)")
-    for library in found["blas"]:
+    for library in found["blas"] or ["unknown"]:  # as Accelerate on macOS
         print(f"BLAS: {library}")
     stats = getattr(learn_entropic, "stats", None)
     cache = getattr(stats, "cache_path", None) or "no cache, compiled in every process"
@@ -342,7 +346,9 @@ class _Output:
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
+        if stream is None:
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -417,16 +423,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends workers too
     try:
         with warnings_as_notes():
-            return COMMANDS[options.command](options) or 0
+            status = COMMANDS[options.command](options) or 0
+            print(end="", flush=True)  # a closed pipe shows here, and not when Python ends
+            return status
     except KeyboardInterrupt:
         resumes = options.command in ("reproduce", "train")
         hint = "; run the same command to resume" if resumes else ""
         print(f"\nfastltl {options.command}: interrupted{hint}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader closed the pipe, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError) as error:
+        # Windows calls a pipe that the reader has closed, as `head` does, an invalid argument.
+        is_nameless = sys.platform == "win32" and getattr(error, "filename", "") is None
+        if isinstance(error, BrokenPipeError) or (is_nameless and errno.EINVAL in error.args):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
         message = " ".join(str(error).split()) or "not enough memory"  # of a bare MemoryError
         if isinstance(error, ModuleNotFoundError) and error.name:
             message = f"this needs the package {error.name}: pip install 'fastltl[cli]'"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
-import platform
 import sys
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -27,33 +24,15 @@ from fastltl.io.checkpoints import (
     Checkpoint,
     check_saved_array,
     check_type,
-    discard_unfinished,
     read_checkpoint,
     restored,
     write_checkpoint,
 )
+from fastltl.io.files import discard_unfinished
 from fastltl.io.streams import StreamedTask, errors_naming, open_stream
 from fastltl.metrics import evaluate
 from fastltl.path import OnlineLTLPath
 from fastltl.tasks import TaskSet
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(file: int) -> None:
-        os.lseek(file, 2**30, os.SEEK_SET)  # other processes cannot read the bytes locked
-        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        os.lseek(file, 0, os.SEEK_SET)
-
-else:
-    import fcntl
-
-    def _lock(file: int) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-#: Errors of file systems that have no locks.
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 #: Classes of the learners by their names on the command line.
 LEARNERS = {"bayes": "BayesLTL", "online": "OnlineLTLPath"}
@@ -386,52 +365,6 @@ def _feature_scales(X: Array) -> Array:
 def scaled(X: Array, scale: Array) -> Array:
     """Divide the features by their scales; learners refuse what overflows."""
     return X / scale
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Lock a checkpoint against other trainings; yield False where files cannot be locked.
-
-    The lock is on a file beside the checkpoint. The system releases it when the process ends, even
-    if it is killed; the file itself may stay then, which does no harm.
-    """
-    path = Path(os.path.realpath(path))  # two names of one file share a lock
-    name, is_locked = path.with_name(f".{path.name}.lock"), True
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    while True:
-        with open(os.open(name, flags, 0o666), "r+", encoding="utf-8", errors="replace") as file:
-            try:
-                _lock(file.fileno())
-            except (BlockingIOError, PermissionError) as error:
-                file.seek(0)
-                text = file.read(200).strip()
-                holder = text if text and text.isprintable() else "another process"
-                message = f"{holder} trains it: wait until that ends, or use another checkpoint"
-                raise OSError(error.errno, message, str(path)) from error
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
-                is_locked = False
-            if not _is_at(name, file.fileno()):
-                continue  # its holder has removed it, and another process may lock a new one
-            try:
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {platform.node()}\n")
-                file.flush()
-                yield is_locked
-            finally:
-                with suppress(PermissionError):  # Windows removes no file that is open
-                    if _is_at(name, file.fileno()):
-                        name.unlink()
-            return
-
-
-def _is_at(path: Path, file: int) -> bool:
-    """Return whether the open file is the one that has the path now."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def compile_kernels(learner: str | None) -> None:

@@ -23,7 +23,7 @@ from sklearn.base import clone
 
 import fastltl as ltl
 from fastltl._kernels.online import RECORD
-from fastltl.io import checkpoints
+from fastltl.io import checkpoints, files
 
 SAMPLES = Path(__file__).parent / "checkpoints"
 
@@ -844,22 +844,23 @@ def test_no_forged_checkpoint_crashes():
 
 def test_a_failed_write_leaves_the_earlier_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    checkpoints.write_whole(path, b"old")
+    files.write_whole(path, b"old")
 
     def fail(*_):
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        checkpoints.write_whole(path, b"new")
+        files.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions")
 def test_files_have_the_usual_permissions(tmp_path):
     before = os.umask(0o077)
     try:
-        checkpoints.write_whole(tmp_path / "file", b"")
+        files.write_whole(tmp_path / "file", b"")
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
@@ -872,6 +873,7 @@ def test_a_link_stays_a_link(tmp_path, path):
     assert path.is_file()
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a pipe with a name")
 def test_only_regular_files_are_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for other in (tmp_path, tmp_path / "pipe"):
@@ -883,10 +885,11 @@ def test_only_regular_files_are_replaced(tmp_path):
 def test_partial_files_of_killed_processes_are_removed(tmp_path, name):
     (tmp_path / f".{name}.npz.0a1b2c3d.part").write_bytes(b"begun")
     (tmp_path / ".run1.npz.0a1b2c3d.part").write_bytes(b"begun")
-    checkpoints.discard_unfinished(tmp_path / f"{name}.npz")
+    files.discard_unfinished(tmp_path / f"{name}.npz")
     assert [file.name for file in tmp_path.iterdir()] == [".run1.npz.0a1b2c3d.part"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions")
 def test_a_file_keeps_its_permissions(path):
     ONLINE["entropic"].save(path)
     path.chmod(0o640)

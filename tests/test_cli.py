@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -220,16 +221,21 @@ def test_limits_of_the_machine_are_reported_in_one_line(error, message, monkeypa
 @pytest.mark.compiled
 def test_module_runs_and_survives_a_closed_pipe():
     command = [sys.executable, "-m", "fastltl"]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout == f"fastltl {fastltl.__version__}\n"
     with subprocess.Popen(
-        [*command, "info"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "info"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdout is not None
         process.stdout.close()
         _, err = process.communicate(timeout=600)
     assert process.returncode == 1
-    assert "Traceback" not in err
+    assert err == ""
 
 
 def test_info_prints_versions_and_threads(capsys):

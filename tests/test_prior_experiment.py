@@ -154,6 +154,7 @@ def partial_fit(fit):
     return lambda self, **arguments: fit(self, **arguments, params={"maxit": 1})
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows runs no scripts by their first line")
 @pytest.mark.parametrize("works", [True, False])
 def test_lme4_is_called_with_tables_of_the_rows(works, tmp_path, monkeypatch):
     """A stand-in for Rscript predicts 2 x0, or fails as R does."""

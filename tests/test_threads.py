@@ -33,7 +33,10 @@ def blas_threads():
     }
 
 
-needs_cores = pytest.mark.skipif(os.cpu_count() == 1, reason="one core: BLAS has one thread anyway")
+needs_cores = pytest.mark.skipif(
+    os.cpu_count() == 1 or not blas_threads(),
+    reason="BLAS has one thread anyway, or is one whose threads cannot be counted",
+)
 
 
 @pytest.fixture
@@ -46,6 +49,8 @@ def two_blas_threads():
 
 def exit_status_of_child(function):
     """Return the exit status of a forked child: 0 if the function returns True there."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs a fork")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about a fork beside threads
         child = os.fork()

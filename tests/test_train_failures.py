@@ -2,15 +2,12 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import platform
-import pty
 import shlex
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 
@@ -22,7 +19,7 @@ from test_training import TASKS, run_training, train_arguments, write_table
 
 import fastltl as ltl
 from fastltl import cli, train
-from fastltl.io import checkpoints
+from fastltl.io import checkpoints, files
 
 pytestmark = pytest.mark.compiled
 
@@ -124,17 +121,17 @@ def test_lock_of_a_killed_training_is_free(table, tmp_path):
     with halted_training(table, checkpoint, **PIPES) as process:
         process.kill()
     assert ".c.npz.lock" in files_of(checkpoint)
-    with train.locked(checkpoint) as is_locked:
+    with files.locked(checkpoint) as is_locked:
         assert is_locked
     assert ".c.npz.lock" not in files_of(checkpoint)
 
 
 def test_holder_of_a_lock_is_shown_only_if_it_is_plain_text(tmp_path):
     checkpoint = tmp_path / "c.npz"
-    with train.locked(checkpoint):
+    with files.locked(checkpoint):
         (tmp_path / ".c.npz.lock").write_text("\x1b[2J")
-        with pytest.raises(BlockingIOError, match="another process trains it"):
-            train.locked(checkpoint).__enter__()
+        with pytest.raises(OSError, match="another process trains it"):
+            files.locked(checkpoint).__enter__()
 
 
 def test_lock_is_exclusive_while_its_file_comes_and_goes(tmp_path):
@@ -145,12 +142,12 @@ def test_lock_is_exclusive_while_its_file_comes_and_goes(tmp_path):
         n_left = 50
         while n_left:
             try:
-                with train.locked(tmp_path / "c.npz"):
+                with files.locked(tmp_path / "c.npz"):
                     inside.append(0)
                     together.append(len(inside))
                     inside.pop()
                     n_left -= 1
-            except BlockingIOError:
+            except (BlockingIOError, PermissionError):
                 pass
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -159,7 +156,7 @@ def test_lock_is_exclusive_while_its_file_comes_and_goes(tmp_path):
     for thread in threads:
         thread.join()
     assert together == [1] * 200
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] or sys.platform == "win32"
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
@@ -167,15 +164,16 @@ def test_file_system_without_locks(table, tmp_path, monkeypatch, capsys, number)
     def refuse(file):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(train, "_lock", refuse)
+    monkeypatch.setattr(files, "_lock", refuse)
     run_training(table, tmp_path / "c.npz")
     assert (
         "Note: its file system has no locks: make sure that no other process trains "
         f"{tmp_path / 'c.npz'}.\n"
     ) in capsys.readouterr().err
-    assert files_of(tmp_path / "c.npz") == []
+    assert files_of(tmp_path / "c.npz") == [] or sys.platform == "win32"
 
 
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="Windows follows links")
 def test_lock_does_not_follow_links(table, tmp_path, capsys):
     (tmp_path / "kept.txt").write_text("kept")
     (tmp_path / ".c.npz.lock").symlink_to("kept.txt")
@@ -269,6 +267,7 @@ def test_reader_that_does_not_read_does_not_stop_training(long_table, tmp_path):
 @pytest.mark.usefixtures("default_hangup")
 def test_terminal_that_goes_ends_training_after_a_save(long_table, tmp_path):
     """The system sends SIGHUP, and writing fails from then on."""
+    fcntl, pty, termios = map(pytest.importorskip, ("fcntl", "pty", "termios"))
 
     def take_terminal():
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -407,8 +406,8 @@ def test_interrupted_save_keeps_the_old_checkpoint(table, tmp_path, monkeypatch,
     write_table(table, TASKS)
 
     def interrupt(file):
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", interrupt)
@@ -422,7 +421,7 @@ def test_interrupted_save_keeps_the_old_checkpoint(table, tmp_path, monkeypatch,
 def test_signal_while_tasks_are_read_again(table, tmp_path, monkeypatch, capsys):
     """A training that resumes reads all tasks up to its position, but stops on a signal."""
     before = run_training(table, tmp_path / "c.npz")
-    monkeypatch.setattr(train, "compile_kernels", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(train, "compile_kernels", lambda _: signal.raise_signal(signal.SIGTERM))
     monkeypatch.setattr(train.Training, "_count", None)
     assert cli.main(train_arguments(table, tmp_path / "c.npz")) == 130
     assert "interrupted; run the same command to resume" in capsys.readouterr().err
@@ -566,6 +565,7 @@ sys.exit(cli.main(sys.argv[2:]))
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and limits")
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("megabytes", [4, 8, 12, 16, 24, 140, 200, 350])
 def test_little_memory_ends_in_one_line(tmp_path, kind, megabytes):

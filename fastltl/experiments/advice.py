@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,6 +112,8 @@ def _positional(file: str) -> str:
 
 def quote(text: str) -> str:
     """Quote text for a shell; control characters become escapes, which bash and zsh read."""
+    if sys.platform == "win32":  # no shell of Windows reads escapes, and one no single quotes
+        return subprocess.list2cmdline([printable(text)])
     if printable(text) == text:
         return shlex.quote(text)
     escaped = text.replace("\\", r"\\").replace("'", r"\'")

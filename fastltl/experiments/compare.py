@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from itertools import product
 from os import PathLike
 from pathlib import Path
@@ -22,7 +21,7 @@ from fastltl._validation import Array, check_count, check_flag, reason_of
 from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_rdataset, make_environment
 from fastltl.experiments import trials
-from fastltl.experiments.peers import fit_gpboost, rows_of, score_peer
+from fastltl.experiments.peers import fit_gpboost, missing_gpboost, rows_of, score_peer
 from fastltl.experiments.results import (
     Cell,
     Results,
@@ -211,8 +210,8 @@ def compare(
     repeats = check_count(repeats, "repeats")
     results = new_results("compare", {"seed": seed, "repeats": repeats, "jobs": n_jobs})
     left_out: dict[str, str] = {}
-    if find_spec("gpboost") is None:
-        left_out = dict.fromkeys((INTERCEPTS, SLOPES), "it needs pip install 'fastltl[peers]'")
+    if needed := missing_gpboost():
+        left_out = dict.fromkeys((INTERCEPTS, SLOPES), f"it needs {needed}")
     compile_comparison()
     score = partial(_score_fold, tasks=usable, seed=seed)
     # The first fold shows which methods are too slow.

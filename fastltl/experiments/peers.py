@@ -76,6 +76,17 @@ def score_peer(fit: Callable[[Rows, Rows], Array], split: Split) -> Array:
     return errors
 
 
+def missing_gpboost() -> str | None:
+    """Return what has to be installed for GPBoost to be imported, None if it can be."""
+    try:
+        import gpboost  # noqa: F401
+    except ImportError:
+        return "pip install 'fastltl[peers]'"
+    except OSError:  # its library does not load
+        return "the library libomp (macOS: brew install libomp)"
+    return None
+
+
 def fit_gpboost(fitted: Rows, new: Rows, slopes: bool = True) -> Array:
     """Fit random intercepts, and independent random slopes, by GPBoost; predict the new rows."""
     import gpboost

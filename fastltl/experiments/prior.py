@@ -11,7 +11,6 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from itertools import product
 from os import PathLike
 from pathlib import Path
@@ -23,7 +22,14 @@ from fastltl.bayes import BayesLTL
 from fastltl.datasets import load_rdataset, make_environment
 from fastltl.experiments import paper, trials
 from fastltl.experiments.paper import MULTITASK, Experiment, mean_with_interval
-from fastltl.experiments.peers import drop_dependent, fit_gpboost, fit_lme4, rows_of, score_peer
+from fastltl.experiments.peers import (
+    drop_dependent,
+    fit_gpboost,
+    fit_lme4,
+    missing_gpboost,
+    rows_of,
+    score_peer,
+)
 from fastltl.experiments.results import Cell, Results, Row, select
 from fastltl.experiments.trials import Split, Trial, make_split
 from fastltl.experiments.verdict import ALONE, BATCH, ONLINE
@@ -101,7 +107,7 @@ def compile_kernels() -> None:
 
 def available_peers() -> list[str]:
     """Return the names of the mixed models that can be fitted here."""
-    peers = [GPBOOST] if find_spec("gpboost") else []
+    peers = [GPBOOST] if missing_gpboost() is None else []
     if shutil.which("Rscript"):
         command = ["Rscript", "-e", "stopifnot(requireNamespace('lme4'))"]
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:

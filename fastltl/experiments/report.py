@@ -26,7 +26,7 @@ from fastltl.experiments.prior import GPBOOST, LME4, METHODS, N_VALIDATION_TASKS
 from fastltl.experiments.results import Results, Row, Table, select, write_results
 from fastltl.experiments.trials import LEVELS
 from fastltl.experiments.verdict import PREFERRED
-from fastltl.io.checkpoints import check_writable, write_whole
+from fastltl.io.files import check_writable, write_whole
 
 #: Formats of the files of a picture.
 PICTURE_KINDS = ("svg", "png")

@@ -29,7 +29,7 @@ from fastltl import __version__
 from fastltl._text import printable
 from fastltl._validation import check_threads, reason_of
 from fastltl.distributed.shards import TIMEOUT, Cluster
-from fastltl.io.checkpoints import write_whole
+from fastltl.io.files import write_whole
 
 #: Format of results files; a file of another format is refused.
 FORMAT = 2

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import errno
-import glob
 import hashlib
 import io
 import json
 import math
 import os
-import secrets
 import stat
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
-from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import IO, Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
@@ -26,6 +21,7 @@ import numpy.typing as npt
 
 import fastltl
 from fastltl._validation import as_objects, check_path, read_errors
+from fastltl.io.files import whole_file
 from fastltl.tasks import TaskSet
 
 #: Format of checkpoints. Every format stays readable: tests keep samples of each.
@@ -48,65 +44,6 @@ LEARNERS = (
 #: of the zip file, so NumPy reads the arrays as usual.
 SEAL = b"fastltl checkpoint, sha256 "
 DIGITS = 64
-
-
-def check_writable(path: str | PathLike[str]) -> Path:
-    """Return the file that a path or link names; raise if it cannot be written.
-
-    Where the folder does not exist yet, it can be created.
-    """
-    found = Path(os.path.realpath(check_path(path)))
-    if found.exists() and not found.is_file():
-        raise ValueError(f"not a regular file: {found}; choose another path.")
-    if Path(path).is_symlink() and not os.access(found.parent, os.W_OK):
-        raise ValueError(f"{path} is a link to {found}, which cannot be written: remove it.")
-    return found
-
-
-@contextmanager
-def whole_file(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file for writing that takes its name only once it is complete and on the disk.
-
-    Until then a file of that name stays as it is. A process that is killed leaves a partial file
-    behind, which `discard_unfinished` removes. The new file has the permissions of the old one,
-    and at no time more.
-    """
-    path = check_writable(path)
-    begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666  # less the umask
-    try:
-        with open(begun, "x+b", opener=partial(os.open, mode=mode)) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            begun.chmod(stat.S_IMODE(path.stat().st_mode))
-        begun.replace(path)
-    except BaseException as error:
-        begun.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and not error.filename:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    with suppress(OSError):  # flush the new name to the disk, on systems that can
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def discard_unfinished(path: Path) -> None:
-    """Remove partial files that killed processes left beside a file."""
-    path = Path(os.path.realpath(path))
-    for begun in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
-        begun.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, and create its folder if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        file.write(content)
 
 
 class Checkpoint(NamedTuple):

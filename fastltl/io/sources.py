@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,8 @@ class Folder:
     ) -> None:
         self.path, self.task = path, task
         self.encoding: Encoding | None = None
-        self.files = sorted(file for file in path.glob("*.npz") if file.is_file())
+        # By name, since Windows sorts paths without regard to case.
+        self.files = sorted(filter(Path.is_file, path.glob("*.npz")), key=attrgetter("name"))
         if not self.files:
             raise ValueError(f"{path} must hold .npz files, got none.")
         arrays = self._read(self.files[0])
