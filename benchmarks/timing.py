@@ -62,7 +62,7 @@ class _Ratio:
 
 
 class _Comparison(_Ratio):
-    """Base of the suites whose two functions have the same result, up to rounding."""
+    """Base of the suites whose two functions have the same result, up to `tolerance`."""
 
     #: Largest relative error of the result.
     tolerance = 1e-10
