@@ -75,7 +75,8 @@ class Commit(NamedTuple):
 class Series(NamedTuple):
     """The values of a benchmark with certain parameters, by the number of the commit.
 
-    `details` are what else was measured at the last of these commits, as text.
+    Beside a ratio are the seconds of fastltl, and as text what else was measured at the last of
+    these commits.
     """
 
     suite: str
@@ -83,7 +84,7 @@ class Series(NamedTuple):
     parameters: str
     unit: str
     values: dict[int, float]
-    seconds: float | None
+    seconds: dict[int, float]
     details: str
 
     @property
@@ -102,7 +103,10 @@ class Series(NamedTuple):
     @property
     def before(self):
         """Return the median of the commits before the last, or None if there are none."""
-        earlier = [value for commit, value in self.values.items() if commit < self.last]
+        return self.median_before(self.values)
+
+    def median_before(self, values):
+        earlier = [value for commit, value in values.items() if commit < self.last]
         return median(earlier) if earlier else None
 
     @property
@@ -114,7 +118,7 @@ class Series(NamedTuple):
         """Describe by how much the last value differs from the median before."""
         if not self.before:
             return "–"
-        return f"{100 * (self.now / self.before - 1):+.0f} %"
+        return f"{100 * (self.now / self.before - 1):+z.0f} %".replace("-", "\N{MINUS SIGN}")
 
     def format(self, value):
         """Format a value; a ratio becomes the number of times that fastltl is faster."""
@@ -126,7 +130,7 @@ class Series(NamedTuple):
             return format_seconds(value)
         if self.unit == "bytes":
             return f"{value / 2**20:,.0f} MB"
-        return f"{value:,.4g} {self.unit}"
+        return f"{value:,.0f} kB" if self.unit == "kilobytes" else f"{value:.4g} {self.unit}"
 
 
 class Machine(NamedTuple):
@@ -143,10 +147,16 @@ class Machine(NamedTuple):
 
 
 def format_seconds(value):
+    if value is None:
+        return "–"
     unit, size = next(
         (unit for unit in (("s", 1.0), ("ms", 1e-3)) if value >= unit[1]), ("µs", 1e-6)
     )
     return f"{value / size:.3g} {unit}"
+
+
+def format_number(value):
+    return f"{value:.0e}" if abs(value) < 1e-3 else f"{value:.4g}"
 
 
 def describe(names, values):
@@ -221,8 +231,10 @@ def read_series(all_results, hashes, benchmarks):
             if other.startswith(f"{suite}.track_") and its_parameters == parameters
             if other != key and max(row) in found
         }
-        details = [f"{name[6:].replace('_', ' ')} {value:.3g}" for name, value in others.items()]
-        seconds = values.get((f"{suite}.{SECONDS}", parameters), {}).get(max(row))
+        details = [
+            f"{name[6:].replace('_', ' ')} {format_number(value)}" for name, value in others.items()
+        ]
+        seconds = values.get((f"{suite}.{SECONDS}", parameters), {})
         series.append(
             Series(
                 suite.split(".")[-1],
@@ -253,7 +265,7 @@ def markdown(machine):
     ]
     for row in machine.series:
         if row.is_ratio:
-            seconds = "" if row.seconds is None else format_seconds(row.seconds)
+            seconds = format_seconds(row.seconds.get(row.last))
             against = row.unit.split(" / ")[-1]
             ratio = row.format(row.now) + " (regression)" * row.has_regressed
             lines.append(
@@ -320,9 +332,14 @@ def draw(machine, path):
         figure, axes = plt.subplots(figsize=(8, 1.3 + 0.31 * len(rows)), layout="constrained")
         drawn = axes.barh(labels, ratios, color=[COLOURS[peer] for peer in peers], height=0.72)
         axes.bar_label(drawn, [f"{ratio:.2g}×" for ratio in ratios], padding=4)
-        handles = [Patch(color=COLOURS[p], label=p) for p in COLOURS if p in peers]
+        handles = [
+            Patch(color=colour, label=f"than {name}")
+            for name, colour in COLOURS.items()
+            if name in peers
+        ]
         figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
-        axes.set(xscale="log", xlim=(1, 1.5 * max(ratios)), xlabel=f"times faster ({machine.name})")
+        axes.set(xscale="log", xlim=(1, 1.5 * max(ratios)))
+        axes.set_xlabel(f"times faster, on {machine.name}")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right"]].set_visible(False)

@@ -36,7 +36,7 @@ def path_learn(tasks):
 class Prior(_Comparison):
     """Time 1,000 tasks, one by one, with the choice of the prior at its usual intervals."""
 
-    params = ([(50, 20), (10, 20), (10, 200), (200, 20)],)
+    params = ([(10, 20), (10, 200), (50, 20), (200, 20)],)
     param_names = ("d, n",)
     repeats = 3
     tolerance = 1e-8

@@ -1,7 +1,7 @@
 """Time fastltl, plain NumPy and GPBoost on cases of the asv benchmarks.
 
-The tests check results, not seconds. ``pytest tests/speed --benchmark-json=FILE`` and then
-``python -m benchmarks.groups FILE`` print the ratios.
+The tests check results, not seconds. ``pytest tests/speed -m slow -n 0 --benchmark-json=FILE`` and
+then ``python -m benchmarks.groups FILE`` print the ratios.
 """
 
 import pytest
