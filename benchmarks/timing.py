@@ -39,6 +39,8 @@ class _Ratio:
 
     version = "2"
     timeout = 1200
+    #: asv's number of passes for `time_fastltl`, which is only shown beside the ratio.
+    rounds = 1
     #: Names of the two, for the dashboards.
     unit = "fastltl / NumPy"
     #: Number of interleaved runs; their medians are compared.
