@@ -45,9 +45,7 @@ CHEAP = [
 
 
 def run(*command, cwd=ROOT, env=None):
-    done = subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=900
-    )
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
