@@ -156,7 +156,7 @@ def format_seconds(value):
 
 
 def format_number(value):
-    return f"{value:.0e}" if abs(value) < 1e-3 else f"{value:.4g}"
+    return f"{value:.0e}" if 0 < abs(value) < 1e-3 else f"{value:.4g}"
 
 
 def describe(names, values):
@@ -194,7 +194,7 @@ def read(conf):
             for h in hashes
         ]
         params = all_results[-1].params
-        name = params.get("cpu") or params["machine"]
+        name = (params.get("cpu") or params["machine"]).replace("(R)", "")
         machines.append(Machine(name, commits, read_series(all_results, hashes, benchmarks)))
     measured = {series.suite for machine in machines for series in machine.series}
     suites = {key.split(".")[-2] for key in benchmarks}
@@ -343,7 +343,7 @@ def draw(machine, path):
         axes.xaxis.set_major_formatter("{x:g}")
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.1)
     plt.close(figure)
 
 
