@@ -23,9 +23,19 @@ def draw_problem(d, n):
 
 
 class Kernels(_Comparison):
-    """Time the gradient and weights of a task, and a projection that clips eigenvalues."""
+    """Time loss, gradient and weights of a task, and a projection that clips eigenvalues."""
 
-    params = (["task_gradient", "ridge_weights", "project"], SIZES)
+    params = (
+        [
+            "task_loss, regularized",
+            "task_loss, error",
+            "task_gradient, regularized",
+            "task_gradient, error",
+            "ridge_weights",
+            "project",
+        ],
+        SIZES,
+    )
     param_names = ("kernel", "(d, n)")
     repeats = 25
 
@@ -37,12 +47,13 @@ class Kernels(_Comparison):
         if name == "project":
             Q = D - RADIUS / len(D) * np.eye(len(D))
             return (partial(module.project, Q, RADIUS / 4) for module in (spectral, reference))
-        if name == "task_gradient":  # of the paper's objective
-            return (
-                partial(task.task_gradient, D, X, y, False),
-                partial(reference.task_gradient, D, X, y),
-            )
-        return (partial(module.ridge_weights, D, X, y) for module in (task, reference))
+        if name == "ridge_weights":
+            return (partial(module.ridge_weights, D, X, y) for module in (task, reference))
+        function, objective = name.split(", ")
+        return (
+            partial(getattr(task, function), D, X, y, objective == "regularized"),
+            partial(getattr(reference, function), D, X, y, objective),
+        )
 
 
 class RankTwoUpdate(_Comparison):

@@ -140,6 +140,7 @@ class Path(_Comparison):
 class Independent(_Comparison):
     """Time ITL with 30 lams on T tasks of 50 samples against a loop over scikit-learn's Ridge."""
 
+    unit = "fastltl / scikit-learn"
     tolerance = 1e-8
     params = ([10, 100],)
     param_names = ("T",)

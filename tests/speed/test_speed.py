@@ -1,24 +1,28 @@
-"""Time fastltl and plain NumPy on cases of the asv benchmarks.
+"""Time fastltl, plain NumPy and GPBoost on cases of the asv benchmarks.
 
-The tests check results, not seconds. ``pytest tests/speed --benchmark-json=FILE`` and then
-``python -m benchmarks.groups FILE`` print the ratios.
+The tests check results, not seconds. ``pytest tests/speed -m slow -n 0 --benchmark-json=FILE`` and
+then ``python -m benchmarks.groups FILE`` print the ratios.
 """
 
 import pytest
 
 from benchmarks.kernels import Kernels, RankTwoUpdate
-from benchmarks.learners import Batch, Independent, Multitask, Path
+from benchmarks.learners import Batch, BatchError, Independent, Multitask, Path
 from benchmarks.online import RULES, Online
+from benchmarks.peers import RandomSlopes
 from benchmarks.prior import Prior
 
 CASES = [
     *[(Prior, (size,)) for size in ((50, 20), (10, 20))],
-    (Kernels, ("task_gradient", (50, 20))),
+    (RandomSlopes, (100,)),
+    (Kernels, ("task_gradient, regularized", (50, 20))),
+    (Kernels, ("task_gradient, error", (50, 20))),
     (Kernels, ("project", (50, 20))),
     (RankTwoUpdate, (50, "all")),
     *[(Online, (rule, (50, 20), 100)) for rule in RULES],
     (Online, ("euclidean adaptive", (200, 50), 50)),
     (Batch, (1e-2,)),
+    (BatchError, (1e-2,)),
     (Multitask, (1e-2,)),
     (Path, ("paper",)),
     (Independent, (10,)),
@@ -32,9 +36,12 @@ CASES = [
 )
 def test_speed(benchmark, suite, params, way):
     work, data = suite(), suite().setup_cache()
-    work.setup(data, *params)
+    try:
+        work.setup(data, *params)
+    except NotImplementedError as error:
+        pytest.skip(str(error))
     benchmark.group = f"{suite.__name__}: {', '.join(map(str, params))}"
-    benchmark.extra_info["way"] = way
+    benchmark.extra_info |= {"way": way, "against": work.unit.split(" / ")[1]}
     try:
         run = work.fast if way == "fastltl" else work.plain
         benchmark.pedantic(run, rounds=5, warmup_rounds=1)
