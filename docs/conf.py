@@ -1,0 +1,106 @@
+"""Configuration of the documentation: `sphinx-build -W --keep-going -n -b html docs docs/_build`."""
+
+import contextlib
+import io
+import re
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+
+import fastltl
+from fastltl.cli import main
+
+project = "fastltl"
+copyright = "the fastltl developers"
+release = version = fastltl.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build"]
+smartquotes = False  # X' is a transpose
+default_role = "autolink"  # `name` in a docstring is a link if there is such an object
+# Attributes have no entry of their own: the page of their class describes them.
+nitpick_ignore_regex = [("py:obj", r"(.*\.)?(\w+_|feature_names|largest_target|labels|sizes)")]
+templates_path = ["_templates"]
+
+html_theme = "pydata_sphinx_theme"
+html_title = "fastltl"
+html_static_path = ["_static"]
+html_css_files = ["fastltl.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "github_url": "https://github.com/fastltl/fastltl",
+    "header_links_before_dropdown": 5,
+    "navigation_with_keys": False,
+    "show_prev_next": False,
+    "show_toc_level": 2,
+}
+# Pages without pages below or beside them need no list of these.
+html_sidebars = {
+    page: []
+    for page in ("index", "tutorial", "performance", "reliability", "changelog", "contributing")
+}
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+autosummary_ignore_module_all = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # docstrings describe parameters
+numpydoc_show_class_members = False  # the template lists them
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "abort_on_example_error": True,
+    "backreferences_dir": "api/generated/backreferences",
+    "doc_module": ("fastltl",),
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
+
+
+def as_restructured_text(*arguments: Any) -> None:
+    """Make links of the pages that a docstring names, such as docs/prior.md, and keep its bars."""
+    lines = arguments[-1]
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            lines[i] = re.sub(r"\bdocs/(\w+)\.md", r":doc:`/\1`", line.replace("|", r"\|"))
+
+
+def find_at_top(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Resolve a name that docstrings of any module use as users do: `TaskSet` is fastltl's."""
+    if node.get("refdomain") != "py":
+        return None
+    target = "fastltl." + node["reftarget"]
+    python = env.domains["py"]
+    return python.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, content)
+
+
+class Help(Directive):
+    """Show what `fastltl COMMAND --help` prints."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the text as a literal block."""
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            main([*self.arguments, "--help"])
+        return [nodes.literal_block(text.getvalue(), text.getvalue(), language="text")]
+
+
+def setup(app: Any) -> None:
+    """Register the hooks and the directive."""
+    app.connect("autodoc-process-docstring", as_restructured_text)
+    app.connect("missing-reference", find_at_top)
+    app.add_directive("help", Help)
