@@ -4,7 +4,7 @@ Exam scores: from a table to predictions with intervals
 
 The table holds the exam scores of pupils in 65 London schools. Each school is a small regression
 task. We learn from most of the schools, and then predict in schools that were not among them,
-given half of their pupils.
+given the scores of a few of their pupils.
 """
 
 import matplotlib.pyplot as plt
@@ -23,13 +23,12 @@ df.head()
 # Tasks
 # -----
 # :class:`~fastltl.TaskSet` makes a task of each school. A quarter of the schools are set apart as
-# new ones. Of each new school, one half of the pupils is known and the other half is to be
-# predicted.
+# new ones. Of each new school, a tenth of the pupils is known, and the others are to be predicted.
 
 tasks = ltl.TaskSet.from_frame(df, task="school", target="normexam")
-tasks = tasks[tasks.sizes >= 4]
+tasks = tasks[tasks.sizes >= 10]
 old, new = tasks.split((0.75, 0.25), random_state=0)
-known, hidden = new.split_samples(0.5, random_state=0)
+known, hidden = new.split_samples(0.1, random_state=0)
 print("to learn from:", old)
 print("known:        ", known)
 print("to predict:   ", hidden)
