@@ -1,4 +1,4 @@
-"""Configuration of the documentation: `sphinx-build -W --keep-going -n -b html docs docs/_build`."""
+"""Configuration of the site: `sphinx-build -W --keep-going -n -b html docs docs/_build`."""
 
 import contextlib
 import io
@@ -27,7 +27,10 @@ exclude_patterns = ["_build"]
 smartquotes = False  # X' is a transpose
 default_role = "autolink"  # `name` in a docstring is a link if there is such an object
 # Attributes have no entry of their own: the page of their class describes them.
-nitpick_ignore_regex = [("py:obj", r"(.*\.)?(\w+_|feature_names|largest_target|labels|sizes)")]
+ATTRIBUTES = (
+    r"\w+_|best|encoding|feature_names|has_target|labels|largest_target|n_features|sizes|verdict"
+)
+nitpick_ignore_regex = [("py:obj", rf"(.*\.)?({ATTRIBUTES})")]
 templates_path = ["_templates"]
 
 html_theme = "pydata_sphinx_theme"

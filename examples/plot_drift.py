@@ -36,10 +36,7 @@ tasks = [store(angle) for angle in angles]
 # ``partial_fit`` learns from a store and forgets its data. After each store we write down the
 # prior mean of the first weight: what the learner expects of the next store.
 
-learners = {
-    "no forgetting": ltl.BayesLTL(),
-    "half_life=20": ltl.BayesLTL(half_life=20),
-}
+learners = {"no forgetting": ltl.BayesLTL(), "half_life=20": ltl.BayesLTL(half_life=20)}
 means = {name: [] for name in learners}
 for X, y in tasks:
     for name, learner in learners.items():

@@ -110,9 +110,7 @@ for name in list(matrices)[1:]:
 # each task alone gets the penalty that is best for these very tasks.
 
 known, hidden = new.split_samples(0.5, random_state=0)
-alone = min(
-    ltl.evaluate(np.eye(10) / lam, known, hidden).mean() for lam in np.logspace(-4, 2, 30)
-)
+alone = min(ltl.evaluate(np.eye(10) / lam, known, hidden).mean() for lam in np.logspace(-4, 2, 30))
 print(f"each task alone {alone:.2f}")
 print(f"OnlineLTL       {ltl.evaluate(online, known, hidden).mean():.2f}")
 print(f"BayesLTL        {ltl.evaluate(bayes, known, hidden).mean():.2f}")
