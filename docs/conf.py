@@ -7,6 +7,8 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from numpydoc.docscrape_sphinx import SphinxDocString
+from sphinx.util.nodes import make_refnode
 
 import fastltl
 from fastltl.cli import main
@@ -56,8 +58,13 @@ myst_heading_anchors = 3
 
 autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
 autodoc_typehints = "none"  # docstrings describe parameters
 numpydoc_show_class_members = False  # the template lists them
+
+# numpydoc would replace what the docstring of a class says of a property by the property's own.
+_process_param = SphinxDocString._process_param
+SphinxDocString._process_param = lambda self, name, text, _: _process_param(self, name, text, False)
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
@@ -68,6 +75,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,
+    "within_subsection_order": "FileNameSortKey",
     "write_computation_times": False,
 }
 
@@ -89,6 +97,18 @@ def find_at_top(app: Any, env: Any, node: Any, content: Any) -> Any:
     return python.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, content)
 
 
+def link_names(app: Any, doctree: nodes.document, page: str) -> None:
+    """Make links of the public names that pages mention as code, such as `BayesLTL(n_passes=5)`."""
+    objects = app.env.domains["py"].objects
+    for node in list(doctree.findall(nodes.literal)):
+        name = re.sub(r"^(ltl|fastltl)\.", "", node.astext().partition("(")[0])
+        found = objects.get(f"fastltl.{name}")
+        is_linked = isinstance(node.parent, nodes.reference | nodes.title)
+        if found and found.objtype != "module" and found.docname != page and not is_linked:
+            link = make_refnode(app.builder, page, found.docname, found.node_id, node.deepcopy())
+            node.replace_self(link)
+
+
 class Help(Directive):
     """Show what `fastltl COMMAND --help` prints."""
 
@@ -106,4 +126,5 @@ def setup(app: Any) -> None:
     """Register the hooks and the directive."""
     app.connect("autodoc-process-docstring", as_restructured_text)
     app.connect("missing-reference", find_at_top)
+    app.connect("doctree-resolved", link_names)
     app.add_directive("help", Help)
