@@ -8,6 +8,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from numpydoc.docscrape_sphinx import SphinxDocString
+from sphinx import addnodes
 from sphinx.util.nodes import make_refnode
 
 import fastltl
@@ -27,12 +28,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 smartquotes = False  # X' is a transpose
-default_role = "autolink"  # `name` in a docstring is a link if there is such an object
-# Attributes have no entry of their own: the page of their class describes them.
-ATTRIBUTES = (
-    r"\w+_|best|encoding|feature_names|has_target|labels|largest_target|n_features|sizes|verdict"
-)
-nitpick_ignore_regex = [("py:obj", rf"(.*\.)?({ATTRIBUTES})")]
+default_role = "literal"  # `link_names` links what is public
 templates_path = ["_templates"]
 
 html_theme = "pydata_sphinx_theme"
@@ -88,23 +84,23 @@ def as_restructured_text(*arguments: Any) -> None:
             lines[i] = re.sub(r"\bdocs/(\w+)\.md", r":doc:`/\1`", line.replace("|", r"\|"))
 
 
-def find_at_top(app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Resolve a name that docstrings of any module use as users do: `TaskSet` is fastltl's."""
-    if node.get("refdomain") != "py":
-        return None
-    target = "fastltl." + node["reftarget"]
-    python = env.domains["py"]
-    return python.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, content)
-
-
 def link_names(app: Any, doctree: nodes.document, page: str) -> None:
-    """Make links of the public names that pages mention as code, such as `BayesLTL(n_passes=5)`."""
+    """Make links of the public names in code, such as `BayesLTL(n_passes=5)`.
+
+    They are names in `fastltl` or, in a docstring, in its class or module.
+    """
     objects = app.env.domains["py"].objects
     for node in list(doctree.findall(nodes.literal)):
         name = re.sub(r"^(ltl|fastltl)\.", "", node.astext().partition("(")[0])
-        found = objects.get(f"fastltl.{name}")
-        is_linked = isinstance(node.parent, nodes.reference | nodes.title)
-        if found and found.objtype != "module" and found.docname != page and not is_linked:
+        scopes, parent = [], node.parent
+        while parent is not None and not isinstance(parent, nodes.reference | nodes.title):
+            if isinstance(parent, addnodes.desc) and parent["domain"] == "py":
+                scopes += parent[0]["ids"][:1]
+            parent = parent.parent
+        scopes += [scope.rpartition(".")[0] for scope in scopes]
+        names = [f"{scope}.{name}" for scope in (*scopes, "fastltl")]
+        found = next((objects[name] for name in names if name in objects), None)
+        if parent is None and found and found.objtype != "module" and found.node_id not in scopes:
             link = make_refnode(app.builder, page, found.docname, found.node_id, node.deepcopy())
             node.replace_self(link)
 
@@ -125,6 +121,5 @@ class Help(Directive):
 def setup(app: Any) -> None:
     """Register the hooks and the directive."""
     app.connect("autodoc-process-docstring", as_restructured_text)
-    app.connect("missing-reference", find_at_top)
     app.connect("doctree-resolved", link_names)
     app.add_directive("help", Help)
