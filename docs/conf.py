@@ -84,6 +84,20 @@ def as_restructured_text(*arguments: Any) -> None:
             lines[i] = re.sub(r"\bdocs/(\w+)\.md", r":doc:`/\1`", line.replace("|", r"\|"))
 
 
+def link_from_here(app: Any, path: Any, page: str, content: list[str]) -> None:
+    """Make links of a page that is included from the root lead to the same pages from docs/."""
+    pages = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+
+    def replaced(match: re.Match[str]) -> str:
+        target = match[1]
+        here = target.removeprefix("docs/")
+        if target == here:
+            here = pages.get(target, f"https://github.com/fastltl/fastltl/blob/main/{target}")
+        return f"]({here})"
+
+    content[0] = re.sub(r"\]\((?!\w+:|#)([^)]+)\)", replaced, content[0])
+
+
 def link_names(app: Any, doctree: nodes.document, page: str) -> None:
     """Make links of the public names in code, such as `BayesLTL(n_passes=5)`.
 
@@ -121,5 +135,6 @@ class Help(Directive):
 def setup(app: Any) -> None:
     """Register the hooks and the directive."""
     app.connect("autodoc-process-docstring", as_restructured_text)
+    app.connect("include-read", link_from_here)
     app.connect("doctree-resolved", link_names)
     app.add_directive("help", Help)

@@ -23,7 +23,7 @@ df.head()
 # Tasks
 # -----
 # :class:`~fastltl.TaskSet` makes a task of each school. A quarter of the schools are set apart as
-# new ones. Of each new school, a tenth of the pupils is known, and the others are to be predicted.
+# new ones. A tenth of the pupils of each new school is known, and the others are to be predicted.
 
 tasks = ltl.TaskSet.from_frame(df, task="school", target="normexam")
 tasks = tasks[tasks.sizes >= 10]

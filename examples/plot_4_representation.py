@@ -103,8 +103,8 @@ for name in list(matrices)[1:]:
     print(f"{name:24} {cosines.round(2)}")
 
 # %%
-# What the structure is worth
-# ---------------------------
+# Gain on new tasks
+# -----------------
 # A representation is useful if it helps with tasks that it was not learned from. Each of 200 new
 # tasks is solved from half of its 12 rows, which is fewer rows than features. Ridge regression on
 # each task alone gets the penalty that is best for these very tasks.
