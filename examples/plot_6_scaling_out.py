@@ -38,7 +38,7 @@ def draw(seed, n_tasks):
 
 
 shards = [partial(draw, seed, 200) for seed in range(4)]
-client = Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)
+client = Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0")
 tasks = ShardedTaskSet(shards, client)
 print(tasks, "on", len(client.scheduler_info()["workers"]), "workers")
 
