@@ -52,7 +52,6 @@ html_sidebars = {
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
-autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 toc_object_entries_show_parents = "hide"
 autodoc_typehints = "none"  # docstrings describe parameters
@@ -98,10 +97,15 @@ def link_from_here(app: Any, path: Any, page: str, content: list[str]) -> None:
     content[0] = re.sub(r"\]\((?!\w+:|#)([^)]+)\)", replaced, content[0])
 
 
+# Modules whose names mean one thing only in prose; `effects`, say, is not one of `plots` alone.
+SCOPES = ("fastltl", "fastltl.bounds", "fastltl.datasets", "fastltl.distributed")
+
+
 def link_names(app: Any, doctree: nodes.document, page: str) -> None:
     """Make links of the public names in code, such as `BayesLTL(n_passes=5)`.
 
-    They are names in `fastltl` or, in a docstring, in its class or module.
+    They are names in `fastltl`, in a module where they are unambiguous or, in a docstring, in its
+    class or module.
     """
     objects = app.env.domains["py"].objects
     for node in list(doctree.findall(nodes.literal)):
@@ -112,7 +116,7 @@ def link_names(app: Any, doctree: nodes.document, page: str) -> None:
                 scopes += parent[0]["ids"][:1]
             parent = parent.parent
         scopes += [scope.rpartition(".")[0] for scope in scopes]
-        names = [f"{scope}.{name}" for scope in (*scopes, "fastltl")]
+        names = [f"{scope}.{name}" for scope in (*scopes, *SCOPES)]
         found = next((objects[name] for name in names if name in objects), None)
         if parent is None and found and found.objtype != "module" and found.node_id not in scopes:
             link = make_refnode(app.builder, page, found.docname, found.node_id, node.deepcopy())
