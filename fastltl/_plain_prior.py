@@ -7,11 +7,14 @@ Array = npt.NDArray[np.float64]
 
 
 class LearnedPrior:
-    """The prior of `BayesLTL` in plain NumPy: `learn` a task, then read `mean`, `D` and `noise`.
+    """Learn the prior of `BayesLTL` in plain NumPy: `learn` a task, then read `mean`, `D`, `noise`.
 
-    They are in units of the data; an intercept is the last entry. `fastltl/_kernels/prior.py` and
-    `fastltl/_kernels/bayes.py` explain the notation.
+    They are in units of the data; an intercept is the last entry. ``fastltl/_kernels/prior.py`` and
+    ``fastltl/_kernels/bayes.py`` explain the notation.
 
+    Examples
+    --------
+    >>> import numpy as np
     >>> from fastltl.reference import LearnedPrior
     >>> prior = LearnedPrior(fit_intercept=False)
     >>> _ = prior.learn(np.array([[1.0], [2.0]]), np.array([1.0, 2.1]))

@@ -15,7 +15,7 @@ from fastltl._validation import check_matrix
 
 
 class AdaptedTasks(Mapping[Hashable, Any]):
-    """Regressors of several tasks by label, in the order of the tasks; `adapt` returns it.
+    """Regressors of several tasks by label, in the order of the tasks; ``adapt`` returns it.
 
     Attributes
     ----------

@@ -240,7 +240,7 @@ def fit_path(
 
 
 class MTL(MultitaskModel, BatchLTL):
-    """Multitask learning: the weights of all tasks at once, with trace-norm regularisation.
+    """Learn the weights of all tasks at once, with trace-norm regularisation (multitask learning).
 
     min over W of the mean over tasks of |y - Xw|^2 / n, plus lam / T times the squared trace norm
     of W. `BatchLTL` with the regularized objective finds D; the weights are the w that it implies.

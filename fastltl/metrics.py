@@ -116,7 +116,7 @@ def evaluate(
     metric: str = "mse",
     fit_intercept: bool = False,
 ) -> Array:
-    """Solve each task of `train` and measure the solution on the same task of `test`.
+    """Solve each task of ``train`` and measure the solution on the same task of ``test``.
 
     Parameters
     ----------

@@ -217,7 +217,7 @@ class OnlineLTL(OnlineLearner):
 
     @property
     def regret_bound_(self) -> float:
-        """Upper bound on cumulative_loss_ / T minus the mean loss of the best fixed D."""
+        """Upper bound on ``cumulative_loss_`` / T minus the mean loss of the best fixed D."""
         run = self._fitted_run()
         if run.is_merged:
             raise AttributeError(

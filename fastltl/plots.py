@@ -1,7 +1,6 @@
 """Draw what a learner has learned; each function draws on one Axes of matplotlib and returns it.
 
-Functions named `draw_...` take arrays, the others a learner and tasks. matplotlib is imported when
-the first picture is drawn.
+matplotlib is imported when the first picture is drawn.
 """
 
 from __future__ import annotations

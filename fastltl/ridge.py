@@ -30,10 +30,11 @@ from fastltl.tasks import TaskSet
 
 
 class RepresentationRidge(Savable, RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Ridge regression with a representation D: min over w in range(D) of |y - Xw|^2/n + w' D^+ w.
+    """Solve a task by ridge regression with a representation D.
 
-    A scikit-learn regressor for one task. D says which directions of the input are worth
-    weight; it may be singular, and then the weights stay in its range.
+    This scikit-learn regressor finds the weights of one task: those with the least
+    |y - Xw|^2 / n + w' D^+ w, over w in the range of D. D says which directions of the input are
+    worth weight; it may be singular.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ class MultitaskModel(RepresentationLearner):
 
 
 class ITL(MultitaskModel):
-    """Independent task learning: ridge regression on each task, with nothing shared.
+    """Solve each task by ridge regression on its own (independent task learning).
 
     The baseline of the other learners: its representation is D = I / lam whatever the tasks, so
     each task has the weights of scikit-learn's ``Ridge(alpha=n * lam)``.

@@ -45,6 +45,17 @@ class TaskSet(TaskCollection):
     labels : sequence of hashable, optional
         One label per task, by default 0, 1, 2, ...
 
+    Attributes
+    ----------
+    n_features : int
+        Number of features, the same in every task.
+    feature_names : tuple of str or None
+        Names of the features, if the inputs had any.
+    labels : ndarray of object
+        Label of each task.
+    sizes : ndarray of int
+        Number of samples of each task.
+
     Examples
     --------
     >>> import numpy as np

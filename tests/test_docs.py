@@ -3,6 +3,7 @@
 import csv
 import doctest
 import importlib
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -42,8 +43,15 @@ def test_examples_in_docstrings(name):
 
 def test_every_public_object_has_an_example():
     finder = doctest.DocTestFinder(recurse=False)
-    for name in fastltl.__all__:
-        thing = getattr(fastltl, name)
+    things = {name: getattr(fastltl, name) for name in fastltl.__all__}
+    for module in [thing for thing in things.values() if inspect.ismodule(thing)]:
+        for name, thing in vars(module).items():
+            if not name.startswith("_") and callable(thing) and thing.__doc__:
+                is_own = getattr(thing, "__module__", "").startswith(module.__name__)
+                if is_own or name in getattr(module, "__all__", ()):
+                    things[f"{module.__name__}.{name}"] = thing
+    assert "fastltl.reference.project" in things
+    for name, thing in things.items():
         if callable(thing):
             assert any(test.examples for test in finder.find(thing, name)), name
 

@@ -74,6 +74,8 @@ class Comparison:
 
     Attributes
     ----------
+    best, verdict : str
+        The recommended method, and a sentence that says which method to use and why.
     results : dict
         All numbers, ready for JSON. ``methods`` has a row for each method, ``curve`` the error of
         BayesLTL by the number of tasks seen, ``coverage`` of its intervals, ``left_out`` the

@@ -129,7 +129,20 @@ def open_stream(
 
 
 class TaskStream(TaskSource):
-    """The tasks of a file or folder, read one at a time. Created by `open_stream`."""
+    """The tasks of a file or folder, read one at a time. Created by `open_stream`.
+
+    Attributes
+    ----------
+    path : Path
+        Absolute path of the file or folder.
+    n_features : int
+    feature_names : tuple of str
+    has_target : bool
+        Whether there is a column of targets; without one all targets are missing.
+    encoding : dict or None
+        How columns become features: None for numbers, and else the list of its categories. It is
+        ready for JSON; None for a folder.
+    """
 
     def __init__(self, source: Table | Folder, repeats: str) -> None:
         self._source, self._repeats = source, repeats
