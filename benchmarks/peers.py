@@ -50,12 +50,9 @@ class RandomSlopes(_Comparison):
     def setup_cache(self):
         return {n_tasks: draw_tasks(n_tasks) for n_tasks in self.params[0]}
 
-    def setup(self, data, n_tasks):
+    def runs(self, data, n_tasks):
         if find_spec("gpboost") is None:
             raise NotImplementedError("gpboost is not installed")  # asv then skips the suite
-        super().setup(data, n_tasks)
-
-    def runs(self, data, n_tasks):
         given, held_out = data[n_tasks]
         return (
             partial(bayes_error, given, held_out),
