@@ -19,13 +19,18 @@ def read_groups(path):
     return groups
 
 
+def milliseconds(seconds):
+    """Format seconds as milliseconds with three digits."""
+    return f"{float(f'{1e3 * seconds:.3g}'):,g} ms"
+
+
 def table(groups):
     """Format the groups as a Markdown table."""
     lines = ["| work | fastltl | other code | ratio |", "|---|---|---|---|"]
     for group, found in groups.items():
-        fast, plain = 1e3 * found["fastltl"], 1e3 * found["plain"]
-        other = f"{found['against']} {plain:.3g} ms"
-        lines.append(f"| {group} | {fast:.3g} ms | {other} | {plain / fast:.1f}× |")
+        fast, plain = found["fastltl"], found["plain"]
+        other = f"{found['against']} {milliseconds(plain)}"
+        lines.append(f"| {group} | {milliseconds(fast)} | {other} | {plain / fast:.1f}× |")
     return "\n".join(lines)
 
 

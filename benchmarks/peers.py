@@ -45,7 +45,6 @@ class RandomSlopes(_Comparison):
     tolerance = 0.05
     params = ([100, 1000],)
     param_names = ("T",)
-    repeats = 3
 
     def setup_cache(self):
         return {n_tasks: draw_tasks(n_tasks) for n_tasks in self.params[0]}
@@ -53,6 +52,7 @@ class RandomSlopes(_Comparison):
     def runs(self, data, n_tasks):
         if find_spec("gpboost") is None:
             raise NotImplementedError("gpboost is not installed")  # asv then skips the suite
+        self.repeats = {100: 15, 1000: 3}[n_tasks]
         given, held_out = data[n_tasks]
         return (
             partial(bayes_error, given, held_out),

@@ -140,17 +140,17 @@ def benchmark(name):
     }
 
 
-RATIO, ERROR = (
-    benchmark("prior.Prior.track_time_ratio"),
-    benchmark("prior.Prior.track_relative_error"),
-)
+RATIO = benchmark("prior.Prior.track_time_ratio")
+ERROR = benchmark("prior.Prior.track_relative_error")
+SECONDS = benchmark("prior.Prior.time_fastltl") | {"type": "time", "unit": "seconds"}
 
 
-def store(head, values, version="2", python="3.12", hour=0):
+def store(head, values, version="2", python="3.12", hour=0, seconds=()):
     """Store the ratios for d = 10 and 50 at a commit as asv does, measured at an hour."""
     params = {"machine": "here", "cpu": "A <CPU>", "python": python}
     results = Results(params, {}, head, 0, python, f"env-{python}", {})
-    for found, row in ((RATIO, values), (ERROR, [1e-15, 2e-15])):
+    rows = [(RATIO, values), (ERROR, [1e-15, 2e-15]), *([(SECONDS, seconds)] if seconds else [])]
+    for found, row in rows:
         results.add_result(
             found | {"version": version},
             BenchmarkResult(
@@ -177,7 +177,7 @@ def history(tmp_path, monkeypatch):
     folder = tmp_path / ".asv/results/here"
     folder.mkdir(parents=True)
     (folder / "machine.json").write_text('{"machine": "here", "version": 1}')
-    Benchmarks(Config.load(), [RATIO, ERROR, benchmark("peers.Other.track_x")]).save()
+    Benchmarks(Config.load(), [RATIO, ERROR, SECONDS, benchmark("peers.Other.track_x")]).save()
     return hashes
 
 
@@ -217,6 +217,20 @@ def test_dashboard_leaves_out_old_versions_and_unknown_commits(history, capsys):
     page = Path(".asv/dashboard.html").read_text()
     assert len(re.findall(r"<circle", page)) == 3
     assert "2×" not in page
+
+
+def test_dashboard_shows_seconds_beside_ratios_where_they_were_measured(history, capsys):
+    store(history[0], (0.1, 0.1), seconds=(0.02, 2e-5))
+    store(history[1], (0.1, 0.1), seconds=(0.03, 3e-5))
+    dashboard.main([])
+    assert "| Prior | d = 10 | 30 ms | 10× | NumPy |" in capsys.readouterr().out
+    page = Path(".asv/dashboard.html").read_text()
+    assert "30 ms <small>before 20 ms</small>" in page
+    assert "30 µs <small>before 20 µs</small>" in page
+    store(history[2], (0.1, 0.1))
+    dashboard.main([])
+    assert "| Prior | d = 10 | – | 10× | NumPy |" in capsys.readouterr().out
+    assert "– <small>before 25 ms</small>" in Path(".asv/dashboard.html").read_text()
 
 
 def test_dashboard_shows_the_last_of_several_values_of_a_commit(history, capsys):
