@@ -60,7 +60,13 @@ def blocks(language, page=README):
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("page", [README, *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+def pages():
+    for page in (README, *sorted(DOCS.glob("*.md"))):
+        is_long = page.name == "proposition.md"  # 600,000 steps
+        yield pytest.param(page, id=page.name, marks=pytest.mark.slow if is_long else ())
+
+
+@pytest.mark.parametrize("page", pages())
 def test_examples_in_the_pages(page, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict = {}

@@ -23,8 +23,6 @@ from fastltl import cli, train
 from fastltl.io import checkpoints, sources
 from fastltl.io.streams import TaskStream
 
-pytestmark = pytest.mark.compiled
-
 LEARNERS = ["bayes", "online"]
 
 environment = ltl.datasets.make_environment(n_features=4, noise=0.1, random_state=0)
@@ -285,6 +283,7 @@ def test_bad_tasks_can_be_skipped(tmp_path, capsys, learner, n_learned):
     assert_same_state(state_of(tmp_path / "c.npz"), state_of(tmp_path / "good.npz"))
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("learner", "options", "message"),
     [
@@ -401,6 +400,7 @@ POSITIONS = {
 }
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in POSITIONS.items() for value in values]
 )
@@ -834,6 +834,7 @@ def test_adapt_with_a_saved_learner(tmp_path, capsys):
 HEADER = "store,a,b,c,d,sales\n"
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("learner", "content", "options", "message"),
     [
