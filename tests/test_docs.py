@@ -60,13 +60,17 @@ def blocks(language, page=README):
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
 
 
-def pages():
-    for page in (README, *sorted(DOCS.glob("*.md"))):
-        is_long = page.name == "proposition.md"  # 600,000 steps
-        yield pytest.param(page, id=page.name, marks=pytest.mark.slow if is_long else ())
+#: Pages whose examples take long; one takes 600,000 steps.
+LONG = {"proposition.md"}
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in LONG else ())
+        for page in (README, *sorted(DOCS.glob("*.md")))
+    ],
+)
 def test_examples_in_the_pages(page, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict = {}

@@ -270,6 +270,7 @@ def test_large_file_whose_rows_are_apart_writes_nothing(table, tmp_path, monkeyp
     run_training(table, checkpoint)
 
 
+@pytest.mark.compiled  # NumPy warns of the overflow
 @pytest.mark.parametrize(("learner", "n_learned"), [("bayes", 148), ("online", 128)])
 def test_bad_tasks_can_be_skipped(tmp_path, capsys, learner, n_learned):
     path, good = bad_table(tmp_path), [TASKS[i] for i in range(150) if i not in (60, 80)]
@@ -935,6 +936,7 @@ def test_labels_of_any_type(tmp_path, kind):
     assert run_training(path, checkpoint) == run_training(path, checkpoint)
 
 
+@pytest.mark.compiled  # NumPy warns of the overflow
 def test_overflow_in_validation_tasks(tmp_path, capsys):
     tasks = [(X, y * 1e200 if i == 3 else y) for i, (X, y) in enumerate(TASKS)]
     path, checkpoint = write_table(tmp_path / "t.csv", tasks), tmp_path / "c.npz"
