@@ -144,19 +144,9 @@ def twin_cases():
     }
 
 
-@pytest.mark.parametrize(
-    ("case", "settings"),
-    [
-        pytest.param(
-            case,
-            settings,
-            id=f"{case}-{name}",
-            marks=() if case == "ragged" or settings in ({}, SETTINGS[-1]) else pytest.mark.slow,
-        )
-        for case in twin_cases()
-        for settings, name in zip(SETTINGS, SETTING_IDS, strict=True)
-    ],
-)
+@pytest.mark.sample(4)
+@every_setting
+@pytest.mark.parametrize("case", twin_cases())
 def test_runs_agree_with_the_twin(case, settings):
     tasks = twin_cases()[case]()
     run_beside_twin(tasks[: len(tasks) // FEWER + 10], settings, every=10)
@@ -790,6 +780,7 @@ def random_covariance(seed, d, rank=None, rest=0.0):
     return A @ A.T + rest * np.eye(d)
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_estimates_approach_the_truth(fit_intercept):
@@ -962,6 +953,7 @@ HARD_STREAMS = {
 HILBERT = 1.0 / (1.0 + np.add.outer(np.arange(6), np.arange(6)))
 
 
+@pytest.mark.sample(4)
 @every_setting
 @pytest.mark.parametrize("stream", HARD_STREAMS)
 def test_every_state_of_a_learner_is_accepted(settings, stream):

@@ -57,6 +57,7 @@ def refitted_without_each_row(X, y, mean, C, noise):
     return np.array(errors), np.array(variances)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 def test_leave_one_out_equals_refits_without_each_row(n, d, intercept):

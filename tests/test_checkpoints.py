@@ -601,6 +601,7 @@ def test_settings_are_compared_with_a_tolerance(forge, saved, name, column):
         assert forge(name, {column: [factor * value]}).n_tasks_seen_ == 40
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("part", [*RECORD.names, *ARRAYS])
 def test_no_forged_number_makes_results_nan(forge, saved, name, part):
@@ -628,6 +629,7 @@ def test_no_forged_number_makes_results_nan(forge, saved, name, part):
             assert np.isfinite(learner.iterate_).all()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("lam", [1e-12, 1e-3, 1.0, 1e12])
 @pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])

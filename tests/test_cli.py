@@ -246,6 +246,7 @@ def test_info_prints_versions_and_threads(capsys):
         assert word in out
 
 
+@pytest.mark.slow
 def test_warmup_compiles_every_kernel(capsys):
     assert cli.main(["warmup"]) == 0
     assert capsys.readouterr().out.startswith("compiled, or loaded from the cache, in ")

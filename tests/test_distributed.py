@@ -25,7 +25,7 @@ from fastltl.distributed import ShardedTaskSet, fit_path, fit_sharded
 from fastltl.distributed.shards import ShardedObjective
 from fastltl.experiments import results
 
-pytestmark = [pytest.mark.compiled, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.compiled, pytest.mark.filterwarnings("ignore")]
 
 #: Difference of solutions that rounding may make: sums over shards have another order.
 SOLVER = 1e-7
@@ -43,9 +43,7 @@ def client(request):
         yield client
 
 
-on_two_and_four_workers = pytest.mark.parametrize(
-    "client", [2, pytest.param(4, marks=pytest.mark.slow)], indirect=True
-)
+on_two_and_four_workers = pytest.mark.parametrize("client", [2, 4], indirect=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,7 +99,6 @@ def test_batch_learners_match_one_machine(client, learner):
         assert found.predict(TASKS[7][0], [7] * 12).shape == (12,)
 
 
-@pytest.mark.slow
 def test_results_do_not_depend_on_the_order_of_arrival(client):
     first = ltl.MTL(1e-2).fit(ShardedTaskSet(shards(3), client))
     for waits in ((0.5, 0.0, 0.0), (0.0, 0.3, 0.6)):
@@ -110,7 +107,6 @@ def test_results_do_not_depend_on_the_order_of_arrival(client):
         assert np.array_equal(later.coef_, first.coef_)
 
 
-@pytest.mark.slow
 def test_many_shards_are_summed_in_a_tree(client):
     tasks = ShardedTaskSet(shards(30), client)
     assert relative(ltl.BatchLTL(1e-2).fit(tasks).D_, ltl.BatchLTL(1e-2).fit(TASKS).D_) < SOLVER
@@ -427,7 +423,6 @@ def run_at_call(monkeypatch, n_calls, action):
     monkeypatch.setattr(ShardedObjective, "value_and_gradient", evaluate_after_action)
 
 
-@pytest.mark.slow
 @on_two_and_four_workers
 def test_killing_a_worker_during_a_fit_does_not_change_the_result(client, monkeypatch):
     """Another worker loads the lost shards again."""
@@ -441,7 +436,6 @@ def test_killing_a_worker_during_a_fit_does_not_change_the_result(client, monkey
     assert np.array_equal(found, expected)
 
 
-@pytest.mark.slow
 def test_killing_a_worker_does_not_change_a_prior(client, monkeypatch):
     learner = ltl.BayesLTL()
     expected = state_of(fit_sharded(learner, ShardedTaskSet(shards(4), client), every=4))
@@ -480,7 +474,6 @@ def processes():
     scheduler.stderr.close()
 
 
-@pytest.mark.slow
 def test_killing_the_scheduler_during_a_fit_raises(processes, monkeypatch):
     """A warm start resumes from the last iterate."""
     scheduler, _, address = processes
@@ -503,7 +496,6 @@ def test_killing_the_scheduler_during_a_fit_raises(processes, monkeypatch):
     assert learner.objective_ == pytest.approx(alone.objective_, rel=1e-8)
 
 
-@pytest.mark.slow
 def test_compare_prints_the_same_numbers_on_a_cluster(processes, tmp_path, capsys, monkeypatch):
     *_, address = processes
     table = tmp_path / "table.csv"
@@ -526,7 +518,6 @@ def test_compare_prints_the_same_numbers_on_a_cluster(processes, tmp_path, capsy
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_waiting_for_workers_times_out(processes):
     _, worker, address = processes
     with Client(address, timeout=600) as client:
@@ -537,7 +528,6 @@ def test_waiting_for_workers_times_out(processes):
             ltl.BatchLTL().fit(tasks)
 
 
-@pytest.mark.slow
 def test_map_on_cluster_raises_when_workers_die(processes, monkeypatch):
     """Results computed before are returned first."""
     _, worker, address = processes
@@ -552,7 +542,6 @@ def test_map_on_cluster_raises_when_workers_die(processes, monkeypatch):
         list(answers)
 
 
-@pytest.mark.slow
 def test_a_closed_client_raises(client):
     tasks = ShardedTaskSet(shards(2), client)
     with Client(client.scheduler.address) as other:

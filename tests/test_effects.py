@@ -52,6 +52,7 @@ def test_means_are_covered_by_their_standard_errors(n_tasks, n_trials, n_passes)
     assert np.sqrt(np.mean(claimed**2)) < 1.5 * np.sqrt(np.mean(errors**2))
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 def test_standard_errors_with_a_half_life():
     """The mean of the latest tasks has the variance that the standard errors say."""

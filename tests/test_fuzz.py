@@ -244,6 +244,7 @@ def test_tables_and_streams_read_corrupted_files_alike(tmp_path, write, n_files)
     assert n_read > n_files // 100
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "part", ["[],", "{},", '{"a":1},', "1.5,", "1,", '"ab",', '{"$tuple":[]},', "[[[[]]]],"]
 )

@@ -82,6 +82,7 @@ def test_task_kernels_agree_with_reference(X, y, lam):
             assert task.loss_and_factors(D, X, y, flag)[0] == task.task_loss(D, X, y, flag)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("lam", LAMS)
 @pytest.mark.parametrize(("X", "y"), list(task_cases()))
 def test_reference_agrees_with_paper_up_to_conditioning(X, y, lam):

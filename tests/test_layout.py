@@ -176,6 +176,7 @@ def test_importing_loads_neither_numba_nor_scikit_learn():
     )
 
 
+@pytest.mark.slow
 def test_dask_is_loaded_only_for_a_cluster():
     code = (
         "import sys, fastltl\n"

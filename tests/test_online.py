@@ -56,6 +56,7 @@ def assert_equals_reference(tasks, lam, rule):
     return learner
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("lam", [1e-6, 1e-4, 1e-2, 1.0, 1e3])
 @pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize(
@@ -73,6 +74,7 @@ def test_online_agrees_with_reference_over_4000_tasks(rule, lam):
     assert_equals_reference(ragged_tasks(7, 4000, 10, (1, 15)), lam, rule)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.compiled
 @pytest.mark.parametrize("rule", RULES, ids=rule_id)
 def test_online_agrees_with_reference_on_tasks_in_a_subspace(rule):
@@ -344,6 +346,7 @@ def regret(tasks, learner, comparators):
     return learner.cumulative_loss_ / len(tasks) - best
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize("lam", [1e-3, 0.1, 10.0])
 def test_regret_is_below_its_bound(rule, lam):
@@ -494,6 +497,7 @@ BAD_TASKS = {
 NOT_FLOAT_ARRAYS = ("text", "complex", "masked", "masked y", "no target")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflow with the JIT off
 @pytest.mark.parametrize("rule", RULES, ids=rule_id)
 @pytest.mark.parametrize(

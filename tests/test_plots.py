@@ -147,6 +147,7 @@ PLOTS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("n_tasks", [2, 10, 65, 500])
 @pytest.mark.parametrize("name", PLOTS)
 def test_plots_fit_into_390_pixels(name, n_tasks, learner, tasks):
@@ -287,6 +288,7 @@ def test_plots_without_matplotlib(name, learner, tasks, monkeypatch):
         PLOTS[name](learner, tasks, None)
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_by_plots_only():
     code = (
         "import sys, fastltl\n"

@@ -223,6 +223,7 @@ def test_pictures_are_saved_as_files(comparison_page):
         assert (comparison_page.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_names_of_pictures_are_known_before_they_are_drawn(compared):
     for results in (compared, *map(fake_results, paper.EXPERIMENTS)):
         name = results["manifest"]["experiment"]
@@ -244,6 +245,7 @@ def test_title_of_the_page_has_no_tags(compared, tmp_path):
     assert "<h1><bdi>\u05e9\u05dd</bdi> &lt;1&gt; \\x1b</h1>" in content
 
 
+@pytest.mark.slow
 def test_output_is_reproducible(compared, comparison_page, tmp_path):
     again = report.write_comparison(compared, TITLE, ABOUT, tmp_path, SOURCE)
     names = {path.name for path in comparison_page.parent.iterdir()}
@@ -329,6 +331,7 @@ def test_plain_names_are_not_quoted(monkeypatch):
     assert advice.quote("a\x1b'\\") == r"$'a\x1b\'\\'"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("has_source", [False, True])
 def test_lines_of_python_run(compared, tasks, method, has_source, tmp_path):
@@ -395,6 +398,7 @@ def test_labels_are_spread():
     np.testing.assert_allclose(charts.spread(np.array([0.4, 0.42]), 0.1), [0.36, 0.46])
 
 
+@pytest.mark.slow
 def test_a_method_far_worse_than_others_does_not_rule_the_picture(compared):
     results = deepcopy(compared)
     results["methods"][2] |= {"explained": -80.0, "interval": [-9e3, -8e3], "gain": -8.5e3}
@@ -437,6 +441,7 @@ def test_many_tasks_are_drawn_as_an_image(compared):
     assert sizes[16000] < 1.5 * sizes[4000]
 
 
+@pytest.mark.slow
 def test_fewest_tasks_can_be_drawn(tmp_path):
     tasks = ltl.datasets.make_environment(1, 1, noise=0.1, random_state=0).tasks(4, 2)
     page = ltl.compare(tasks, repeats=1).write_report(tmp_path)

@@ -26,7 +26,7 @@ def test_cells_come_with_values_seconds_and_warnings(n_jobs, capsys):
     assert "squaring: 100%" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_error_of_a_cell_is_raised(n_jobs):
     def fail_at_one(cell):
         if cell["x"] == 1:

@@ -145,6 +145,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.filterwarnings("ignore:score of .* got no groups:UserWarning")
 @pytest.mark.parametrize(("routing", "arguments"), CALLS)
 @each_learner

@@ -32,6 +32,7 @@ def rule_id(rule):
     return "-".join(str(value) for value in rule.values())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore:the best lam")
 @pytest.mark.parametrize("score_every", [None, 1, 3])
 @pytest.mark.parametrize("rule", RULES, ids=rule_id)

@@ -607,6 +607,7 @@ def test_category_that_comes_late_is_zeros_and_named_once(tmp_path, monkeypatch,
     stream.collection()  # says it no more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_file_of_some_megabytes_is_seen_whole(tmp_path, kind):
     table = text_table(90_000, row89999="new")

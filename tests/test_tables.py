@@ -282,6 +282,7 @@ def names_left_out(caught):
     return [re.match("column '(.*)' is left out", str(one.message))[1] for one in caught]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", TABLES)
 def test_every_way_to_read_a_table_gives_the_same_tasks(tmp_path, name, way):

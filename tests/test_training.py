@@ -401,6 +401,7 @@ POSITIONS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.compiled
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in POSITIONS.items() for value in values]
@@ -620,6 +621,7 @@ sys.exit(cli.main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
 def test_full_disk_keeps_the_old_checkpoint(tmp_path):
     """Resume with more tasks when the disk has no space for the larger checkpoint."""
