@@ -19,6 +19,7 @@ from fastltl._kernels.prior import (
     prior_covariance,
     set_units,
 )
+from fastltl._objective import Indices
 from fastltl._online_run import MOST_TASKS, STATE_TOLERANCE, is_psd
 from fastltl._run import Run
 from fastltl._threads import call_kernel
@@ -70,33 +71,26 @@ def new_state(
     n_features: int, fit_mean: bool, fit_intercept: bool, half_life: float | None
 ) -> BayesState:
     """Return the state before the first task."""
-    d, p = n_features + fit_intercept, n_features
+    d = n_features + fit_intercept
     records = np.zeros(1, RECORD)
     records["intercept"], records["fit_mean"] = fit_intercept, fit_mean
     records["decay"] = 1.0 if half_life is None else 0.5 ** (1.0 / half_life)
     records["kappa"] = records["inflation"] = records["weight_inflation"] = 1.0
     records["prior_inflation"] = 1.0
-    scale = np.zeros(d)
-    scale[p:] = 1.0  # of the intercept
-    vectors = [np.zeros(d) for _ in range(5)]
     with memory_errors(3, d):
-        precision, covariance = np.zeros((d, d)), np.zeros((d, d))
-        moments = np.zeros((d + 1, d + 1))
-    return BayesState(
-        origin=vectors[0],
-        scale=scale,
-        squares=vectors[1],
-        variances=vectors[2],
-        mean=vectors[3],
-        precision=precision,
-        weighted=vectors[4],
-        covariance=covariance,
-        moments=moments,
-        sums=np.zeros(d + 1),
-        table=np.zeros((N_CANDIDATES, KAPPAS.size, N_SUMS)),
-        weights=np.zeros((N_CANDIDATES, KAPPAS.size)),
-        records=records,
-    )
+        vectors = "origin", "scale", "squares", "variances", "mean", "weighted"
+        state = BayesState(
+            **{name: np.zeros(d) for name in vectors},
+            precision=np.zeros((d, d)),
+            covariance=np.zeros((d, d)),
+            moments=np.zeros((d + 1, d + 1)),
+            sums=np.zeros(d + 1),
+            table=np.zeros((N_CANDIDATES, KAPPAS.size, N_SUMS)),
+            weights=np.zeros((N_CANDIDATES, KAPPAS.size)),
+            records=records,
+        )
+    state.scale[n_features:] = 1.0  # of the intercept
+    return state
 
 
 class BayesRun(Run):
@@ -115,11 +109,15 @@ class BayesRun(Run):
 
     def learn(self, X: Array, y: Array) -> bool:
         """Learn from one task; False if it is refused, which changes nothing."""
-        error = float(call_kernel(kernels.learn, max(X.shape) + 1, self.state, X, y))
-        if error == kernels.REFUSED:
-            return False
-        self.latest_error = error
-        return True
+        return self.learn_tasks(X, y, np.array([0, len(y)])) == 1
+
+    def learn_tasks(self, X: Array, y: Array, offsets: Indices) -> int:
+        """Learn from the tasks of a block; return how many come before one that is refused."""
+        side, learn_tasks = max(X.shape) + 1, kernels.learn_tasks
+        n_learned, error = call_kernel(learn_tasks, side, self.state, X, y, offsets)
+        if n_learned > 0:
+            self.latest_error = error
+        return int(n_learned)
 
     @property
     def has_units(self) -> bool:
@@ -133,6 +131,16 @@ class BayesRun(Run):
                 break
             set_units(self.state, X.copy(), y.copy())
 
+    def solved(self) -> BayesState:
+        """Return the state with mean and variances solved for; other arrays are the run's."""
+        with self.lock:
+            state = self.state
+            if state.records[0]["unscored"] > 0.0:
+                names = "variances", "mean", "records"
+                state = state._replace(**{name: getattr(state, name).copy() for name in names})
+                call_kernel(kernels.solve, self.n_features + 1, state)
+            return state
+
     def prior(self) -> Prior:
         """Return a copy of the prior in use.
 
@@ -140,7 +148,8 @@ class BayesRun(Run):
         many targets as they say.
         """
         with self.lock:
-            state, record = self.state, self.state.records[0]
+            state = self.solved()
+            record = state.records[0]
             D: Array = call_kernel(prior_covariance, self.n_features, state)
             return Prior(
                 state.mean * record["mean_share"],
@@ -157,7 +166,8 @@ class BayesRun(Run):
     def mean_covariance(self) -> Array:
         """Return the covariance of the error of m, in units: s (A + R)^-1; see `effects`."""
         with self.lock:
-            state, record = self.state, self.state.records[0]
+            state = self.solved()
+            record = state.records[0]
             if not (record["fit_mean"] and record["t"] > 0.0):
                 return np.zeros_like(state.precision)
             A = np.tril(state.precision) + np.tril(state.precision, -1).T
@@ -223,7 +233,7 @@ class BayesRun(Run):
 
 #: Arrays and numbers of a state that are sums over tasks.
 SUMS = ("precision", "weighted", "moments", "sums")
-COUNTS = ("t", "n_rows", "information", "scored", "mean_rows")
+COUNTS = ("t", "n_rows", "information", "scored")
 
 
 def _in_units_of(state: BayesState, ends: Sequence[BayesRun]) -> BayesState:
@@ -360,10 +370,8 @@ def check_state(state: BayesState, start: BayesState) -> None:
     if not record["mean_share"] <= 1 + STATE_TOLERANCE:
         raise ValueError("mean_share must be between 0 and 1")
     if record["t"] > 0:
-        for name in ("n_rows", "y_scale", "y_square", "tau", "intercept_variance", "noise"):
-            if not record[name] > 0:
-                raise ValueError(f"{name} must be positive")
-        for name in ("inflation", "weight_inflation", "prior_inflation"):
+        scales = "n_rows", "y_scale", "y_square", "tau", "intercept_variance", "noise"
+        for name in (*scales, "inflation", "weight_inflation", "prior_inflation"):
             if not record[name] > 0:
                 raise ValueError(f"{name} must be positive")
         if not abs(state.weights.sum() - 1) <= STATE_TOLERANCE:
@@ -372,10 +380,9 @@ def check_state(state: BayesState, start: BayesState) -> None:
         raise ValueError("table must not have negative mean squares")
     if record["intercept"] and state.scale[-1] != 1.0:
         raise ValueError("the scale of the intercept must be one")
-    for name, matrix in (("covariance", state.covariance), ("moments", state.moments)):
-        slack = STATE_TOLERANCE * np.abs(matrix).max()
-        if not np.allclose(matrix, matrix.T, rtol=0, atol=slack):
-            raise ValueError(f"{name} must be symmetric")
+    S = state.covariance
+    if not np.allclose(S, S.T, rtol=0, atol=STATE_TOLERANCE * np.abs(S).max()):
+        raise ValueError("covariance must be symmetric")
     full = np.tril(state.precision) + np.tril(state.precision, -1).T
     for name, matrix in (("covariance", state.covariance), ("precision", full)):
         slack = STATE_TOLERANCE * np.abs(matrix).max()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy, deepcopy
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -88,18 +88,9 @@ class IncrementalLearner(Learner, Generic[RunType]):
         self._check_parameters()  # a bad parameter is reported as such, not as a bad first task
         tasks = self._tasks_of_fit(X, y, groups)
         fresh = type(self)(**self.get_params(deep=False))
-        largest = 0  # rows of a task, as far as it matters
         with one_blas_thread:
-            for i, task in enumerate(fresh._with_progress(tasks)):
-                try:
-                    fresh.partial_fit(*task)
-                except (TypeError, ValueError) as error:
-                    if y is not None and groups is None:
-                        raise
-                    check_task(task, f"task {i}", fresh.__dict__.get("n_features_in_"))
-                    raise type(error)(f"task {i}: {error}") from error
-                if largest < 2:
-                    largest = max(largest, np.asarray(task[1]).size)
+            is_one_task = y is not None and groups is None
+            largest = fresh._learn_tasks(tasks, None if is_one_task else "task {}".format)
             if "_run" not in fresh.__dict__:
                 raise ValueError("X must hold at least one task (X, y), got none.")
             fresh._finish(tasks)
@@ -110,6 +101,24 @@ class IncrementalLearner(Learner, Generic[RunType]):
         self._replace_state(fresh)
         self._warn_of_nothing_shared(self.n_tasks_seen_, largest)
         return self
+
+    def _learn_tasks(self, tasks: Any, name_of: Callable[[int], str] | None) -> int:
+        """Learn from tasks one by one; return the largest number of rows, as far as it matters.
+
+        `name_of` gives the name of a task, by its number, for the message of an error.
+        """
+        largest = 0
+        for i, task in enumerate(self._with_progress(tasks)):
+            try:
+                self.partial_fit(*task)
+            except (TypeError, ValueError) as error:
+                if name_of is None:
+                    raise
+                check_task(task, name_of(i), self.__dict__.get("n_features_in_"))
+                raise type(error)(f"{name_of(i)}: {error}") from error
+            if largest < 2:
+                largest = max(largest, np.asarray(task[1]).size)
+        return largest
 
     def _tasks_of_fit(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
         """Return what `fit` iterates over: a TaskSource or an iterable."""

@@ -1,5 +1,9 @@
 """The learned prior of `BayesLTL` in plain NumPy; a part of `fastltl.reference`."""
 
+from __future__ import annotations
+
+from copy import deepcopy
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,7 +36,7 @@ class LearnedPrior:
         self.fit_mean, self.fit_intercept = fit_mean, fit_intercept
         self.decay = 1.0 if half_life is None else 0.5 ** (1 / half_life)
         self.t = self.N = self.information = self.yy = self.y_origin = self.y_scale = 0.0
-        self.scored = self.unscored = self.rows = self.new_rows = 0.0
+        self.scored = self.unscored = self.new_rows = 0.0
         self.n_tasks, self.f = 0, 0.0
 
     def learn(self, X: Array, y: Array) -> float:
@@ -48,8 +52,8 @@ class LearnedPrior:
         self._count(X, y, self.decay)
         task = self._reduce(X, y)
         self.unscored += 1
-        is_scored = self.t <= 128 or self.unscored >= 4
-        if is_scored:
+        is_due = self.t <= 128 or self.unscored >= np.sqrt(self.t) / 4
+        if is_due:
             fresh = self._leave_one_out(*task)
             if not is_first:
                 squares = fresh[:, :, :3] @ [1, -2 * self.f, self.f**2]
@@ -59,9 +63,11 @@ class LearnedPrior:
             rates[12] = min(1, 5 * rates[12])
             self.table += rates * (fresh - self.table)
             self.unscored = 0.0
-        self._choose()
+            self._choose()
         in_use = self._update(*task, self._D(), self.s2 / self.kappa)
-        error = expected if is_scored and not is_first else in_use
+        if is_due:
+            self._solve()
+        error = expected if is_due and not is_first else in_use
         return error * self.y_scale**2
 
     def learn_again(self, X: Array, y: Array, decay: float) -> None:
@@ -69,11 +75,12 @@ class LearnedPrior:
         X, y = self._design(X), (y - self.y_origin) / self.y_scale
         self._count(X, y, decay)
         self._update(*self._reduce(X, y), self.S.copy(), self.s2)
+        self._solve()
 
     @property
     def mean(self) -> Array:
         """The prior mean f m of the weights."""
-        mean: Array = self._to_data() @ (self.f * self.m)
+        mean: Array = self._to_data() @ (self.f * self._latest().m)
         if self.fit_intercept:
             mean[-1] += self.y_origin
         return mean
@@ -82,13 +89,20 @@ class LearnedPrior:
     def D(self) -> Array:
         """The prior covariance of the weights, scaled like the z-scores of tasks."""
         T = self._to_data()
-        D: Array = self.weight_inflation * (T @ self._D() @ T.T)
+        D: Array = self.weight_inflation * (T @ self._latest()._D() @ T.T)
         return D
 
     @property
     def noise(self) -> float:
         """The noise variance in use, scaled so that z-scores have mean square one."""
-        return float(self.inflation * self.s2 / self.kappa * self.y_scale**2)
+        return float(self.inflation * self._latest().s2 / self.kappa * self.y_scale**2)
+
+    def _latest(self) -> LearnedPrior:
+        """Solve for mean and variances, if tasks have come since; return a copy."""
+        latest = deepcopy(self)
+        if self.unscored > 0:
+            latest._solve()
+        return latest
 
     def _to_data(self) -> Array:
         """The matrix that maps weights in units to weights of the data."""
@@ -242,16 +256,19 @@ class LearnedPrior:
         self.S = (S + S.T) / 2  # rounding errors in its skew part would grow
         if self.t > 1:
             self._add_moments(R, r, rest)
-            self._solve_variances()
         if self.fit_mean:
             self.A += noise * H
             self.c += noise * (R.T @ inverse @ z)
-            self.rows, self.new_rows = self.rows + len(z), self.new_rows + len(z)
-            if self.new_rows >= min(d / 12, self.rows / 2):
-                ridge = np.where(self.q > 0, self.q, 1) * self.s2 / self.kappa / self.yy
-                ridge += 1e-12 * np.diag(self.A)
-                self.m[:], self.new_rows = np.linalg.solve(self.A + np.diag(ridge), self.c), 0.0
+            self.new_rows += len(errors)
         return float(np.mean(errors**2))
+
+    def _solve(self) -> None:
+        if self.t > 1:
+            self._solve_variances()
+        if self.fit_mean and self.new_rows >= min(len(self.m) / 12, self.N / 2):
+            ridge = np.where(self.q > 0, self.q, 1) * self.s2 / self.kappa / self.yy
+            ridge += 1e-12 * np.diag(self.A)
+            self.m[:], self.new_rows = np.linalg.solve(self.A + np.diag(ridge), self.c), 0.0
 
     def _add_moments(self, R: Array, r: Array, rest: Array) -> None:
         (k, d), n = R.shape, max(len(r), len(rest))

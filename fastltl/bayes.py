@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from fastltl._validation import (
     check_target,
 )
 from fastltl.adapted import check_names
-from fastltl.base import solve_each
+from fastltl.base import largest_size, solve_each
 from fastltl.effects import Effects, Summary, summarize, task_effects
 from fastltl.tasks import TaskSet
 
@@ -220,6 +220,21 @@ class BayesLTL(IncrementalLearner[BayesRun]):
 
     def _learn(self, run: BayesRun, X: Array, y: Array) -> bool:
         return run.learn(X, y)
+
+    def _learn_tasks(self, tasks: Any, name_of: Callable[[int], str] | None) -> int:
+        if not isinstance(tasks, TaskSet):
+            return super()._learn_tasks(tasks, name_of)
+        run = self.__dict__.get("_run") or self._new_run(tasks.n_features)
+        n_learned = 0
+        for X, y, offsets in tasks.blocks():
+            with run.lock:
+                n_of_block = run.learn_tasks(X, y, offsets)
+            n_learned += n_of_block
+            if n_of_block < len(offsets) - 1:
+                name = "task" if name_of is None else name_of(n_learned)
+                raise ValueError(f"{name}: {self._refusal(*tasks[n_learned])}")
+        self._continue_run(run, tasks)
+        return largest_size(tasks)
 
     def _tasks_of_fit(self, X: Any, y: npt.ArrayLike | None, groups: npt.ArrayLike | None) -> Any:
         if self.n_passes == 1:

@@ -104,18 +104,18 @@ class Summary:
     Prior for the weights of a task
     <BLANKLINE>
     weight       mean     se    2.5%   97.5%  sd over tasks
-    x0          1.945  0.044   1.858   2.032          0.463
-    x1         -1.010  0.033  -1.076  -0.945          0.134
-    intercept   4.987  0.076   4.837   5.136          1.048
+    x0          1.943  0.044   1.857   2.028          0.471
+    x1         -1.011  0.033  -1.076  -0.947          0.149
+    intercept   4.995  0.075   4.848   5.143          1.065
     <BLANKLINE>
     Correlations over tasks
                   x0     x1
-    x1          0.00
-    intercept  -0.01  -0.01
+    x1          0.01
+    intercept  -0.02  -0.02
     <BLANKLINE>
     Tasks                              200, of 8 rows on average
-    Noise of a target (sd)             1.02
-    Expected error (root mean square)  1.13, for a row of a new task, given its others
+    Noise of a target (sd)             0.988
+    Expected error (root mean square)  1.11, for a row of a new task, given its others
     Effective rank                     1.7 of 3
     Share of the mean in predictions   1.00
     """
@@ -262,11 +262,12 @@ def interval_factor(level: float) -> float:
 
 def summarize(run: BayesRun, names: Names) -> Summary:
     """Describe the prior of a run that no other thread changes."""
-    prior, record = run.prior(), run.state.records[0]
-    means, covariance = prior.in_data_units(run.state.mean, prior.covariance)
+    prior, state = run.prior(), run.solved()
+    record = state.records[0]
+    means, covariance = prior.in_data_units(state.mean, prior.covariance)
     errors = standard_errors(prior, run.mean_covariance())
     deviations = standard_errors(prior, prior.covariance)
-    sizes = np.sqrt(run.state.squares)
+    sizes = np.sqrt(state.squares)
     with np.errstate(invalid="ignore", divide="ignore"):
         correlations = np.clip(covariance / np.outer(deviations, deviations), -1.0, 1.0)
     rows = float(record["n_rows"] / record["t"]) if record["t"] > 0 else np.nan
@@ -340,8 +341,9 @@ def ridge_prior(run: BayesRun) -> Prior:
     Weights have mean zero, and each feature the same share of the mean square of the targets: that
     of the learned prior, its mean included. The intercept has a share of its own.
     """
-    prior, squares = run.prior(), run.state.squares
-    moments = (np.diag(prior.covariance) + run.state.mean**2) * squares
+    prior, state = run.prior(), run.solved()
+    squares = state.squares
+    moments = (np.diag(prior.covariance) + state.mean**2) * squares
     n, known = run.n_features, squares > 0.0
     variances = np.zeros(len(moments))
     variances[known] = moments[:n].mean() / squares[known]

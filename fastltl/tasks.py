@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
@@ -30,6 +31,10 @@ from fastltl._validation import (
 )
 
 Task = tuple[Array, Array]
+
+#: Numbers in a block of tasks: it should be long next to a call from Python, which takes
+#: microseconds, and short for somebody who waits after Ctrl-C.
+BLOCK_NUMBERS = 2**17
 
 
 class TaskSet(TaskCollection):
@@ -258,6 +263,14 @@ class TaskSet(TaskCollection):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self)._packed, (self._X, self._y, self._offsets, self._labels, self._names)
+
+    def blocks(self) -> Iterator[tuple[Array, Array, Indices]]:
+        """Iterate over writable copies of X, y and offsets of successive tasks."""
+        codes = self._offsets[:-1] // max(1, BLOCK_NUMBERS // self.n_features)
+        cuts = np.flatnonzero(np.diff(codes)) + 1
+        for lo, hi in pairwise([0, *cuts.tolist(), len(self)]):
+            part = self[lo:hi]
+            yield part._X.copy(), part._y.copy(), part._offsets
 
     @property
     def n_features(self) -> int:

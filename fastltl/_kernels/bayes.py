@@ -28,8 +28,9 @@ from fastltl._kernels.prior import (
 from fastltl._kernels.spectral import eigh
 from fastltl._kernels.task import assign, mirror
 
-#: Every task is scored up to this many; then every fourth, as the table changes slowly.
-SCORED_FIRST, SCORED_EVERY = 128, 4
+#: The prior in use is chosen anew after every task up to this many, and then after sqrt(t) / 4
+#: tasks, since a task among t changes it by about 1 / t.
+FIRST_CHOICES, CHOICES_PER_ROOT = 128, 4.0
 
 #: Weights of the guesses that keep variances apart from zero and infinity while tasks are few: for
 #: the diagonal prior, and for the isotropic one and the noise. The last is that of log(noise).
@@ -38,7 +39,7 @@ DIAGONAL_ANCHOR, ISOTROPIC_ANCHOR, BARRIER = 1.0, 2.0, 2.0
 #: The noise is at least this fraction of the mean square of the targets.
 SMALLEST_NOISE = 1e-6
 
-#: The mean is solved for again when d / 12 rows have come since the last time. It costs d^3 / 3
+#: The mean is solved for only if d / 12 rows have come since the last time. It costs d^3 / 3
 #: operations, as many as updating an inverse by d / 12 rows would.
 ROWS_PER_FEATURE = 1.0 / 12.0
 
@@ -47,6 +48,23 @@ SMALLEST_RIDGE = 1e-12
 
 #: Returned in place of an error for a task that is not finite or far too large.
 REFUSED = -1.0
+
+
+@kernel
+def learn_tasks(state, X, y, offsets):
+    """Learn from tasks one by one: task i has the rows offsets[i] to offsets[i + 1] of X and y.
+
+    Returns the number of tasks before one that is refused, and the mean squared leave-one-out error
+    of the last of them, before it was learned from. Modified in place: `state`.
+    """
+    error = 0.0
+    for i in range(offsets.size - 1):
+        rows = slice(offsets[i], offsets[i + 1])
+        found = learn(state, X[rows], y[rows])
+        if found == REFUSED:
+            return i, error
+        error = found
+    return offsets.size - 1, error
 
 
 @kernel
@@ -66,29 +84,49 @@ def learn(state, X, y):
     if record["t"] == 0.0:
         start(state, R, z, rest)
     count(state, inputs, outputs, record["decay"])
-    RS = np.dot(R, state.covariance)
+    RS, error = np.dot(R, state.covariance), 0.0
     record["unscored"] += 1.0
-    is_scored = record["t"] <= SCORED_FIRST or record["unscored"] >= SCORED_EVERY
-    error = 0.0
-    if is_scored:
+    is_due = record["t"] <= FIRST_CHOICES
+    is_due = is_due or record["unscored"] >= np.sqrt(record["t"]) / CHOICES_PER_ROOT
+    if is_due:
         fresh = leave_one_out(state, R, z, Q, rest, RS)
         error = expected_error(state, fresh)  # with the weights of before
-        record["scored"] = record["scored"] * record["decay"] ** record["unscored"] + 1.0
-        rate = 3.0 / (record["scored"] + 2.0)  # weights grow like t^2, as early priors are poor
-        scale_and_add(state.table, 1.0 - rate, fresh, rate)
-        # x'Cx varies little from task to task, and should be that of the latest candidates.
-        catch_up = min(1.0, 5.0 * rate) - rate
-        for c in range(fresh.shape[0]):
-            for j in range(fresh.shape[1]):
-                change = fresh[c, j, -1] - state.table[c, j, -1]
-                state.table[c, j, -1] += catch_up / (1.0 - rate) * change if rate < 1.0 else 0.0
-        record["unscored"] = 0.0
-    choose(state)
+        add_to_table(state, fresh)
+        choose(state)
     shares, noise = prior_shares(state), record["noise"] / record["kappa"]
     in_use = update(state, R, z, Q, rest, RS, shares, noise)
-    if not is_scored or record["t"] == 1.0:  # the weights do not depend on the task, or only on it
+    if is_due:
+        solve(state)
+    if not is_due or record["t"] == 1.0:  # the weights do not depend on the task, or only on it
         error = in_use
     return error * record["y_scale"] * record["y_scale"]
+
+
+@kernel
+def add_to_table(state, fresh):
+    """Add the leave-one-out sums of a task to the running means. Modified in place: `state`."""
+    record = state.records[0]
+    record["scored"] = record["scored"] * record["decay"] ** record["unscored"] + 1.0
+    rate = 3.0 / (record["scored"] + 2.0)  # weights grow like t^2, as early priors are poor
+    scale_and_add(state.table, 1.0 - rate, fresh, rate)
+    # x'Cx varies little from task to task, and should be that of the latest candidates.
+    catch_up = min(1.0, 5.0 * rate) - rate
+    for c in range(fresh.shape[0]):
+        for j in range(fresh.shape[1]):
+            change = fresh[c, j, -1] - state.table[c, j, -1]
+            state.table[c, j, -1] += catch_up / (1.0 - rate) * change if rate < 1.0 else 0.0
+    record["unscored"] = 0.0
+
+
+@kernel
+def solve(state):
+    """Solve for the variances and the mean that the sums of all tasks say. In place: `state`."""
+    record = state.records[0]
+    if record["t"] > 1.0:
+        solve_variances(state)
+    enough = min(state.scale.size * ROWS_PER_FEATURE, 0.5 * record["n_rows"])
+    if record["fit_mean"] and record["pending_rows"] >= enough:
+        solve_mean(state)
 
 
 @kernel
@@ -109,6 +147,7 @@ def learn_again(state, X, y, decay):
         shares = np.array([1.0, 0.0, 0.0])
         RS = np.dot(R, state.covariance)
         update(state, R, z, Q, rest, RS, shares, record["noise"])
+        solve(state)
     return True
 
 
@@ -215,14 +254,10 @@ def update(state, R, z, Q, rest, RS, shares, noise):
 
     if record["t"] > 1.0:
         add_moments(state, R, residual, rest)
-        solve_variances(state)
     if record["fit_mean"]:
         add_gram(WR, noise, state.precision)
         scale_and_add(state.weighted, 1.0, np.dot(np.dot(W, z), WR), noise)
-        record["mean_rows"] += k
-        record["pending_rows"] += k
-        if record["pending_rows"] >= min(d * ROWS_PER_FEATURE, 0.5 * record["mean_rows"]):
-            solve_mean(state)
+        record["pending_rows"] += max(k, rest.size)
     return error
 
 
@@ -269,13 +304,11 @@ def add_moments(state, R, residual, rest):
     for i in range(d):
         for j in range(i):
             F[i, j] += H[i, j] * H[i, j]
-            F[j, i] = F[i, j]
         F[i, i] += H[i, i] * H[i, i]
         squares = 0.0
         for j in range(k):
             squares += inverse_R[j, i] * inverse_R[j, i]
-        F[i, d] += squares
-        F[d, i] = F[i, d]
+        F[d, i] += squares
         b[i] += u[i] * u[i]
     F[d, d] += np.sum(inverse * inverse) + (n - k) / (noise * noise)
     b[d] += np.dot(solved, solved) + np.dot(rest, rest) / (noise * noise)
@@ -289,7 +322,8 @@ def solve_variances(state):
     multiples of the mean square of the targets. Two sweeps of coordinate descent from the last
     solution are enough, as F and b change little with each task.
     """
-    record, F, b = state.records[0], state.moments, state.sums
+    record, F, b = state.records[0], state.moments.copy(), state.sums
+    mirror(F)
     d, q, yy = state.scale.size, known_squares(state), record["y_square"]
     n_features = d - record["intercept"]
     E = np.zeros((3, d + 1))  # (v, s2) = E'(tau, variance of the intercept, s2)

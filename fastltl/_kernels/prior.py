@@ -79,9 +79,8 @@ RECORD = np.dtype(
         ("prior_inflation", np.float64),  # and of the latter if a task has no samples
         ("error", np.float64),  # mean squared leave-one-out error
         ("scored", np.float64),  # tasks in the table, decayed
-        ("unscored", np.float64),  # tasks since the table was updated
-        ("mean_rows", np.float64),  # rows, at most d per task, in A
-        ("pending_rows", np.float64),  # those that are not in m yet
+        ("unscored", np.float64),  # tasks since the prior in use was chosen
+        ("pending_rows", np.float64),  # rows of tasks that are not in m yet
     ],
     align=True,
 )
@@ -98,7 +97,7 @@ class BayesState(NamedTuple):
     precision: Array  #: (d, d) A, its lower triangle
     weighted: Array  #: (d,) c
     covariance: Array  #: (d, d) S
-    moments: Array  #: (d + 1, d + 1) F
+    moments: Array  #: (d + 1, d + 1) F, its lower triangle
     sums: Array  #: (d + 1,) b
     table: Array  #: (candidates, kappas, sums) running means, see `leave_one_out`
     weights: Array  #: (candidates, kappas) of the mixture

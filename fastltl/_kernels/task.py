@@ -18,6 +18,9 @@ from fastltl._kernels.linalg import EPS, cholesky, cholesky_solve, kernel
 SMALLEST_PIVOT_OF_GRAM = 1e-6
 SMALLEST_PIVOT_OF_DUAL = 1e-2
 
+#: Columns that `mirror` copies at a time, so that the rows it writes stay in the cache.
+MIRRORED = 32
+
 
 @kernel
 def assign(target, source):
@@ -33,9 +36,10 @@ def assign(target, source):
 @kernel
 def mirror(A):
     """Copy the lower triangle of A, d x d, onto the upper one. Modified in place: A."""
-    for i in range(A.shape[0]):
-        for j in range(i):
-            A[j, i] = A[i, j]
+    for lo in range(0, A.shape[0], MIRRORED):
+        for i in range(lo, A.shape[0]):
+            for j in range(lo, min(i, lo + MIRRORED)):
+                A[j, i] = A[i, j]
 
 
 @kernel

@@ -155,8 +155,4 @@ def _learn_some_tasks(
 
 
 def _learn_tasks(learner: OnlineLTL | OnlineLTLPath | BayesLTL, i: int, tasks: TaskSet) -> None:
-    for label, task in zip(tasks.labels, tasks, strict=True):
-        try:
-            learner.partial_fit(*task)
-        except ValueError as error:
-            raise ValueError(f"shard {i}: task {label!r}: {error}") from error
+    learner._learn_tasks(tasks, lambda k: f"shard {i}: task {tasks.labels[k]!r}")
