@@ -38,6 +38,7 @@ TITLES = {
     "Online": "OnlineLTL",
     "Batch": "BatchLTL",
     "BatchError": 'BatchLTL, objective="error"',
+    "Wide": "BatchLTL, d = 300, n = 10",
     "Multitask": "MTL",
     "Path": "OnlineLTLPath",
     "Independent": "ITL",

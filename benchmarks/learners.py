@@ -19,8 +19,8 @@ PATHS = {
 TOL = 1e-4
 
 
-def draw_tasks(n_tasks, n, seed=0):
-    return ltl.datasets.make_environment(50, random_state=seed).tasks(n_tasks, n)
+def draw_tasks(n_tasks, n, seed=0, d=50):
+    return ltl.datasets.make_environment(d, random_state=seed).tasks(n_tasks, n)
 
 
 def draw_validation(n_tasks, n):
@@ -77,10 +77,11 @@ def ridge_loop(tasks):
 
 
 class _Batch(_Comparison):
-    """Time fits to a relative gap of at most 1e-4 with two threads; d = 50."""
+    """Time fits to a relative gap of at most 1e-4 with two threads."""
 
     learner: Any
     objective = "regularized"
+    n_features = 50
     n_tasks: int
     n_samples: int
     tolerance = 1.01 * TOL
@@ -88,7 +89,7 @@ class _Batch(_Comparison):
     param_names = ("lam",)
 
     def setup_cache(self):
-        return draw_tasks(self.n_tasks, self.n_samples)
+        return draw_tasks(self.n_tasks, self.n_samples, d=self.n_features)
 
     def runs(self, tasks, lam):
         return (
@@ -121,6 +122,15 @@ class BatchError(Batch):
 class Multitask(_Batch):
     learner = ltl.MTL
     n_tasks, n_samples = 100, 25
+
+
+class Wide(_Batch):
+    """Time fits to tasks of far fewer rows than features."""
+
+    learner = ltl.BatchLTL
+    n_features, n_tasks, n_samples = 300, 30, 10
+    params = ([1e-3, 1e-2],)
+    repeats = 3
 
 
 class Path(_Comparison):

@@ -46,8 +46,8 @@ class Objective(Protocol):
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
         """F(D) and its gradient, a symmetric matrix."""
 
-    def curvature(self, E: Array) -> Array:
-        """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
+    def curvature(self, V: Array, W: Array) -> Array:
+        """G'V, d x r, for the derivative G' of the gradient at D = VV' along VW' + WV'."""
 
     def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
         """Ridge weights of each task with D, by rows, and intercepts, in the units of y."""
@@ -200,9 +200,9 @@ class MeanObjective:
         self.n_tasks, self.n_features = len(tasks.sizes), tasks.n_features
         shape = self.n_tasks, self.n_features
         self._values, self._A, self._B = np.empty(shape[0]), np.empty(shape), np.empty(shape)
-        self._D = np.full((shape[1], shape[1]), np.nan)
+        # The D, or the V with D = VV', of the latest evaluation; at a V the duals are kept.
+        self._D = self._V = np.empty((0, 0))
         self._duals = np.empty(tasks.dual_starts[-1])
-        self._has_duals = False
 
     @property
     def feature_squares(self) -> tuple[float, Array]:
@@ -233,14 +233,15 @@ class MeanObjective:
         """F(D) and its gradient."""
         with one_blas_thread:
             F = kernels.low_rank_factor(D, self.feature_scales)
-            self._evaluate(D, F if len(F) <= LOW_RANK * len(D) else F[:0])
+            self._evaluate(D, F if len(F) <= LOW_RANK * len(D) else F[:0], self._duals[:0])
             gradient: Array = kernels.mean_gradient(self._A, self._B)
+        self._D = D.copy()
         return check_computed(float(self._values.mean())), check_computed(gradient)
 
-    def _evaluate(self, D: Array, F: Array) -> None:
-        """Evaluate every task at D, which is F'F unless F has no rows."""
+    def _evaluate(self, D: Array, F: Array, duals: Array) -> None:
+        """Evaluate every task at F'F, or at D if F has no rows, and keep the duals if asked to."""
         work = 2.0 * self.tasks.R.size * (len(F) or len(D))
-        self._D = np.full_like(D, np.nan)  # until the evaluation is complete
+        self._D = self._V = np.empty((0, 0))  # until the evaluation is complete
         run_in_threads(
             kernels.objectives,
             -(-self.n_tasks // kernels.BLOCK),
@@ -253,32 +254,37 @@ class MeanObjective:
             self._values,
             self._A,
             self._B,
-            self._duals,
+            duals,
         )
-        self._D, self._has_duals = D.copy(), len(F) == 0
 
-    def curvature(self, E: Array) -> Array:
-        """Derivative of the gradient along E, a symmetric matrix, at the latest D."""
+    def curvature(self, V: Array, W: Array) -> Array:
+        """G'V, d x r, for the derivative G' of the gradient at D = VV' along VW' + WV'."""
         with one_blas_thread:
-            if not self._has_duals:
-                self._evaluate(self._D, self._D[:0])
-            dA, dB = np.empty_like(self._A), np.empty_like(self._B)
+            if not np.array_equal(V, self._V):
+                F = np.ascontiguousarray(V.T)
+                self._evaluate(F, F, self._duals)
+                self._V, self._AV, self._BV = V.copy(), self._A @ V, self._B @ V
+            A, B, AV, BV = self._A, self._B, self._AV, self._BV
+            EA = (A @ W) @ V.T + AV @ W.T
+            EB = EA if self.regularized else (B @ W) @ V.T + BV @ W.T
+            dA, dB = np.empty_like(A), np.empty_like(B)
             run_in_threads(
                 kernels.factor_changes,
                 self.n_tasks,
                 self.n_threads,
                 8.0 * self.tasks.R.size + 8.0 * self._duals.size,
-                self._A @ E,
-                self._B @ E,
+                EA,
+                EB,
                 self.tasks,
                 self.regularized,
                 self._duals,
                 dA,
                 dB,
             )
-            change: Array = kernels.mean_gradient(dA, self._B)
-            change += kernels.mean_gradient(self._A, dB)
-        return change
+            change: Array = dA.T @ BV + B.T @ (dA @ V)
+            # The derivative of -(a b' + b a') has the same two terms again where b = a / 2.
+            change += change if self.regularized else A.T @ (dB @ V) + dB.T @ AV
+        return change / -self.n_tasks
 
     def evaluate_at(self, D: Array) -> None:
         """Evaluate at D, unless it is the latest D."""

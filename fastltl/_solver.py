@@ -12,19 +12,28 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
+from fastltl._kernels.batch import low_rank_factor
 from fastltl._kernels.spectral import project
 from fastltl._objective import Objective
 from fastltl._validation import Array, check_computed
 
-#: The most projected gradient steps before Newton's.
+#: The most projected gradient steps before Newton's, at first. Fewer do later, or if D has so few
+#: directions that Newton's steps have few variables: tr(D)^2 / |D|^2 is at most this share of d.
 FIRST_ORDER_STEPS = 30
+FEW_STEPS = 10
+FEW_DIRECTIONS = 0.1
+
+#: Largest entry of the change of D, relative to the radius, over which curvature is measured first.
+NEARBY = 1e-2
 
 #: A projected gradient step may raise F, but not above the highest of this many latest values.
 N_LATEST = 5
 
-#: Least eigenvalue of V, relative to that of the identity, that Newton's steps start with. On a
-#: singular V the gradient stays in V's range, and only curvature leads out of it.
-LEAST_ROOT = 1e-2
+#: Newton's steps stop if they can close only this share of the gap without further directions.
+SHARE_AT_RANK = 0.1
+
+#: F over F(0) below which to solve for smaller radii first.
+INTERPOLATION = 0.1
 
 #: Relative gap at which to leave the smaller radii that lead up to the one asked for.
 EARLY_TOL = 1e-2
@@ -103,29 +112,47 @@ class Progress:
 def minimise(objective: Objective, start: Array | None, tol: float, progress: Progress) -> Solution:
     """Minimise F over {D PSD, tr D <= radius} to gap <= tol F.
 
-    A few projected gradient steps solve the easy problems and bring others near; Newton's steps
-    follow. The start is a representation or, by default, the identity. Where that nearly
-    interpolates the tasks, log F is steep and curved, so Newton's steps solve for smaller radii
-    first.
+    The start is a representation or, by default, the identity. Where that fits the tasks closely,
+    log F is steep and curved, and D has many directions that the solution lacks. So smaller radii
+    come first.
     """
     radius = progress.radius
     D = np.eye(objective.n_features) if start is None else start
     point, radii = Point(objective, D * (radius / np.trace(D))), [radius]
-    while start is None and 0.05 * objective.value_at_zero > point.F:  # it nearly interpolates
+    while start is None and INTERPOLATION * objective.value_at_zero > point.F:
         radii.insert(0, radii[0] / 10.0)
         point = Point(objective, point.D / 10.0)
-    if len(radii) == 1:
-        point = project_gradient(objective, radius, point, tol, progress)
-    for i, stage in enumerate(radii):
-        if progress.left == 0:
-            break
-        if i > 0:
-            point = Point(objective, point.D * (stage / radii[i - 1]))
+    for stage in radii:
+        if stage > radii[0] and progress.left > 0:
+            point = Point(objective, point.D * 10.0)
         enough = tol if stage == radius else EARLY_TOL
-        if point.gap(stage) > enough * point.F:
-            end = newton(objective, stage, point.D, enough, progress)
-            point = min(point, end, key=lambda point: point.gap(stage))
+        point = minimise_at(objective, stage, point, enough, progress)
     return Solution(point.D, point.F, point.gap(radius), progress.history)
+
+
+def minimise_at(
+    objective: Objective, radius: float, point: Point, tol: float, progress: Progress
+) -> Point:
+    """Minimise F from a point to gap <= tol F, or until rounding errors allow no further progress.
+
+    Projected gradient steps solve the easy problems, and find the rank of the solution of others.
+    Newton's steps with that rank follow, since first-order methods stall where lam is small. If it
+    was too low, the next round's projected gradient steps add what was missing.
+    """
+    best, new = point, point
+
+    def is_done() -> bool:
+        return best.gap(radius) <= tol * best.F or progress.left == 0
+
+    while not is_done():
+        for steps in (project_gradient, newton):
+            if not is_done():
+                new = steps(objective, radius, new, tol, progress)
+                best = min(best, new, key=lambda point: point.gap(radius))
+        if new.F >= point.F and new.gap(radius) >= point.gap(radius):
+            break
+        point = new
+    return best
 
 
 def project_gradient(
@@ -134,17 +161,18 @@ def project_gradient(
     """D + t (proj(D - step G) - D): spectral projected gradient steps towards gap <= tol F.
 
     The step is Barzilai and Borwein's <S, S> / <S, Y>, for the latest changes S of D and Y of G;
-    t = 1 or, if F does not fall enough below the highest of its latest values, smaller. The first
-    step is the one for the curvature along the gradient less its trace. Returns the point whose
-    gap is small enough, or else the one of least F.
+    t = 1 or, if F does not fall enough below the highest of its latest values, smaller. The changes
+    before the first step are those to a point nearby. Returns the point whose gap is small enough,
+    or else the one of least F.
     """
-    largest = float(np.abs(point.G).max()) or 1.0
-    steepest = (point.G - np.trace(point.G) / len(point.G) * np.eye(len(point.G))) / largest
-    curved = objective.curvature(radius * steepest) / radius
-    step = _spectral_step(steepest, curved, radius / largest)
+    step = NEARBY * radius / (float(np.abs(point.G).max()) or 1.0)
+    nearby = Point(objective, project(point.D - step * point.G, radius))
+    step = _spectral_step(nearby.D - point.D, nearby.G - point.G, step / NEARBY)
     best, values = point, [point.F]
-    for _ in range(min(FIRST_ORDER_STEPS, progress.max_iter)):
-        if point.gap(radius) <= tol * point.F:
+    most = FEW_STEPS if progress.history else FIRST_ORDER_STEPS
+    for _ in range(min(most, progress.left)):
+        has_few_directions = radius**2 <= FEW_DIRECTIONS * len(point.D) * inner(point.D, point.D)
+        if point.gap(radius) <= tol * point.F or (len(values) > FEW_STEPS and has_few_directions):
             break
         move = project(point.D - step * point.G, radius) - point.D
         slope, t = inner(point.G, move), 1.0
@@ -176,25 +204,27 @@ def _spectral_step(S: Array, Y: Array, otherwise: float) -> float:
     return step if 0.0 < step < np.inf else otherwise
 
 
-def newton(objective: Objective, radius: float, D: Array, tol: float, progress: Progress) -> Point:
+def newton(
+    objective: Objective, radius: float, point: Point, tol: float, progress: Progress
+) -> Point:
     """Minimise `FactoredProblem` from D to gap <= tol F by SciPy's trust-region Newton-CG.
 
-    Curvature along a direction costs a fraction of a gradient, since no M is factorised anew;
-    first-order methods stall where lam is small.
+    V has as many columns as D has rank. Newton's steps stop early once further progress needs other
+    directions, which projected gradient steps add.
     """
-    problem = FactoredProblem(objective, radius)
+    V = low_rank_factor(point.D, objective.feature_scales).T / np.sqrt(radius)
+    problem = FactoredProblem(objective, radius, V.shape)
 
     def after_iteration(intermediate_result: OptimizeResult) -> None:
         problem.move_to(intermediate_result.x)
         progress.add(problem.point)
-        if problem.point.gap(radius) <= tol * problem.point.F:
+        gap = problem.point.gap(radius)
+        if gap <= tol * problem.point.F or problem.gap_at_this_rank() <= SHARE_AT_RANK * gap:
             raise StopIteration
 
-    values, vectors = np.linalg.eigh(D)
-    values = np.maximum(values / values.sum(), LEAST_ROOT**2 / len(values))
     found = minimize(
         problem.value,
-        (problem.units * ((vectors * np.sqrt(values)) @ vectors.T)).ravel(),
+        (problem.units * V).ravel(),
         jac=problem.gradient,
         hessp=problem.curvature,
         method="trust-ncg",
@@ -206,21 +236,24 @@ def newton(objective: Objective, radius: float, D: Array, tol: float, progress: 
 
 
 class FactoredProblem:
-    """min of log F(D) over V, where D = radius V V' / |V|^2 is always feasible.
+    """min of log F(D) over U, d x r, where D = radius U U' / |U|^2 is always feasible.
 
     Since <grad F, D> <= 0 the trace bound is active at the optimum and the normalisation loses
-    nothing; the logarithm makes the problem free of scales. With c = <grad F, VV'> / |V|^2 ::
+    nothing; the logarithm makes the problem free of scales. With V = s U, s = radius^(1/2) / |U|,
+    D is V V' and, with c = <grad F, D> / radius ::
 
-        gradient = 2 radius / (|V|^2 F) (grad F V - c V)
+        gradient = 2 s / F (grad F V - c V)
 
-    The variable x is V with each row times the root of its feature's scale, which takes fewer
-    iterations on features of different scales than V or V times the scale. SciPy asks for value,
-    gradient and curvature in separate calls, all at the latest x.
+    The variable x is U with each row times the root of its feature's scale, which takes fewer
+    iterations on features of different scales than U or U times the scale. SciPy asks for value,
+    gradient and curvature in separate calls, all at the latest x. Curvature along a direction
+    costs a fraction of a gradient, since no M is factorised anew.
     """
 
-    def __init__(self, objective: Objective, radius: float) -> None:
+    def __init__(self, objective: Objective, radius: float, shape: tuple[int, ...]) -> None:
         self.objective = objective
         self.radius = radius
+        self.shape = shape
         self.units = np.sqrt(objective.feature_scales)[:, None]
         self._x = np.empty(0)
 
@@ -228,13 +261,11 @@ class FactoredProblem:
         """Evaluate F at x, unless it is the latest x."""
         if np.array_equal(x, self._x):
             return
-        d = self.objective.n_features
-        self.V = x.reshape(d, d) / self.units
-        self.square = inner(self.V, self.V)
-        self.P = self.V @ self.V.T / self.square
-        D = self.radius * self.P
-        self.point = Point(self.objective, D)
-        self.c = inner(self.point.G, self.P)
+        U = x.reshape(self.shape) / self.units
+        self.scale = np.sqrt(self.radius) / np.linalg.norm(U)
+        self.V = self.scale * U
+        self.point = Point(self.objective, self.V @ self.V.T)
+        self.c = inner(self.point.G, self.point.D) / self.radius
         self.slope = self.point.G @ self.V - self.c * self.V
         self._x = x.copy()
 
@@ -244,19 +275,25 @@ class FactoredProblem:
 
     def gradient(self, x: Array) -> Array:
         self.move_to(x)
-        factor = 2.0 * self.radius / (self.square * self.point.F)
-        return (factor * self.slope / self.units).ravel()
+        gradient: Array = 2.0 * self.scale / self.point.F * self.slope / self.units
+        return gradient.ravel()
 
     def curvature(self, x: Array, direction: Array) -> Array:
         """Derivative of the gradient along a direction."""
         self.move_to(x)
-        F, G = self.point.F, self.point.G
-        V, W = self.V, direction.reshape(self.V.shape) / self.units
-        growth = 2.0 * inner(V, W) / self.square  # of |V|^2, relative
-        half = V @ W.T / self.square
-        dP = half + half.T - growth * self.P
-        dG = self.objective.curvature(self.radius * dP)
-        dF = self.radius * inner(G, dP)
-        dc = inner(dG, self.P) + inner(G, dP)
-        change = dG @ V + G @ W - dc * V - self.c * W - (growth + dF / F) * self.slope
-        return (2.0 * self.radius / (self.square * F) * change / self.units).ravel()
+        F, G, V = self.point.F, self.point.G, self.V
+        W = self.scale * direction.reshape(self.shape) / self.units
+        growth = inner(V, W) / self.radius  # of |U|, relative
+        W -= growth * V
+        dG_V = self.objective.curvature(V, W)
+        dF = 2.0 * inner(self.slope, W)
+        dc = (inner(dG_V, V) + dF) / self.radius
+        change = dG_V + G @ W - dc * V - self.c * W - (growth + dF / F) * self.slope
+        return np.ravel(2.0 * self.scale / F * change / self.units)
+
+    def gap_at_this_rank(self) -> float:
+        """The part of the gap that V can close: within its range, or by a rotation of it."""
+        Q, _ = np.linalg.qr(self.V)
+        least = float(np.linalg.eigvalsh(Q.T @ self.point.G @ Q)[0])
+        rotation = float(np.sqrt(self.radius) * np.linalg.norm(self.slope))
+        return max(self.radius * (self.c - least), rotation)

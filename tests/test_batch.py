@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 import fastltl as ltl
 from fastltl import reference
-from fastltl._solver import FactoredProblem
+from fastltl._solver import FactoredProblem, Point, Progress, minimise, newton
 
 
 def error_ltl(lam=1.0, **parameters):
@@ -140,24 +140,24 @@ def test_gap_agrees_with_plain_numpy_with_repeated_rows_and_dependent_columns(le
 def test_gradient_and_curvature_agree_with_finite_differences(regularized):
     rng = np.random.default_rng(0)
     objective = small_tasks(1, 8, 5).mean_objective(regularized, False, 1)
-    D, E = random_psd(rng, 5, trace=3.0), rng.normal(size=(5, 5))
-    E += E.T
-    h = 1e-5
+    V, W, h = rng.normal(size=(5, 3)), rng.normal(size=(5, 3)), 1e-5
+    D, E = V @ V.T, V @ W.T + W @ V.T
     above, below = (objective.value_and_gradient(D + s * E) for s in (h, -h))
     _, gradient = objective.value_and_gradient(D)
     assert (above[0] - below[0]) / (2 * h) == pytest.approx(np.sum(gradient * E), rel=1e-7)
-    assert relative(objective.curvature(E), (above[1] - below[1]) / (2 * h)) < 1e-7
+    assert relative(objective.curvature(V, W), (above[1] - below[1]) @ V / (2 * h)) < 1e-7
 
 
+@pytest.mark.parametrize("rank", [1, 3, 5])
 @pytest.mark.parametrize("regularized", [False, True])
-def test_factored_problem_agrees_with_finite_differences(regularized):
+def test_factored_problem_agrees_with_finite_differences(regularized, rank):
     rng = np.random.default_rng(0)
     tasks = [(X * [100.0, 1.0, 1.0, 0.01, 0.0], y) for X, y in small_tasks(1, 8, 5)]
     objective = ltl.TaskSet(tasks).mean_objective(regularized, False, 1)
     assert np.argmax(objective.feature_scales) == 0
     assert objective.feature_scales[4] == 1.0
-    problem = FactoredProblem(objective, 3.0)
-    x, direction, h = rng.normal(size=25), rng.normal(size=25), 1e-5
+    problem = FactoredProblem(objective, 3.0, (5, rank))
+    x, direction, h = rng.normal(size=5 * rank), rng.normal(size=5 * rank), 1e-5
     slope = (problem.value(x + h * direction) - problem.value(x - h * direction)) / (2 * h)
     assert problem.gradient(x) @ direction == pytest.approx(slope, rel=1e-7)
     change = (problem.gradient(x + h * direction) - problem.gradient(x - h * direction)) / (2 * h)
@@ -213,10 +213,10 @@ def test_history_records_objective_gap_and_seconds(learner):
     model = learner(0.01).fit(small_tasks(0, 20, 6))
     assert len(model.history_) == model.n_iter_ > 1
     objectives, gaps, seconds = np.array(model.history_).T
-    # Newton's steps start from D plus 1e-4 of the identity, which may raise the objective.
-    assert (np.diff(objectives) <= 1e-3 * objectives[:-1]).all()
+    # A projected gradient step may raise the objective.
+    assert (np.diff(objectives) <= 1e-2 * objectives[:-1]).all()
     assert (np.diff(seconds) > 0).all()
-    assert (gaps[:-1] > 1e-6 * objectives[:-1]).all()
+    assert (gaps[:-1] > 0.9e-6 * objectives[:-1]).all()  # the solver aims at 0.9 tol
     assert model.history_[-1].objective == model.objective_
     assert model.history_[-1].gap == model.gap_ <= 1e-6 * model.objective_
 
@@ -388,14 +388,65 @@ def test_columns_on_different_scales_converge_or_warn(learner):
         assert model.gap_ == pytest.approx(min(gap, value), rel=0.1, abs=1e-8 * value)
 
 
-def test_gap_does_not_grow_with_max_iter():
-    """Newton's steps start from D plus a small multiple of the identity, which may raise F."""
+def test_gap_does_not_grow_with_the_first_of_newtons_steps():
+    """They may raise the gap while they lower F; the solver returns the point of the least gap."""
     tasks = ltl.datasets.make_environment(20, random_state=0).tasks(20, 10)
     gaps = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        for max_iter in (20, 21, 22):
-            model = ltl.BatchLTL(1e-3, max_iter=max_iter).fit(tasks)
+        for max_iter in (30, 31, 32):
+            model = ltl.BatchLTL(1e-4, max_iter=max_iter).fit(tasks)
             gaps.append(model.gap_)
-    assert gaps[2] <= gaps[0]
-    assert gaps[1] <= gaps[0]
+    assert max(gaps) == gaps[0]
+
+
+def wide_tasks(kind):
+    """Tasks of far fewer rows than features."""
+    rng = np.random.default_rng(0)
+    if kind == "one-hot":  # three categories of 20 levels each, of which many tasks lack most
+        levels = rng.integers(0, 20, size=(15, 4, 3)) + 20 * np.arange(3)
+        X, weights = np.eye(60)[levels].sum(axis=2), np.repeat(rng.normal(size=(15, 6)), 10, axis=1)
+        return ltl.TaskSet(
+            [(X[t], X[t] @ weights[t] + 0.1 * rng.normal(size=4)) for t in range(15)]
+        )
+    environment = ltl.datasets.make_environment(80, 5, noise=0.1, random_state=0)
+    tasks = environment.tasks(25, 5)
+    if kind == "scales":
+        scales = np.logspace(-1, 1, 80)
+        return ltl.TaskSet([(X * scales, y) for X, y in tasks])
+    if kind == "repeated rows":
+        return ltl.TaskSet([(X[[0, 0, 1, 2, 2]], y) for X, y in tasks])
+    return tasks
+
+
+@pytest.mark.parametrize("objective", ["regularized", "error"])
+@pytest.mark.parametrize("kind", ["sphere", "one-hot", "scales", "repeated rows"])
+@pytest.mark.parametrize("lam", [1e-2, 1e-1])
+def test_solution_for_wide_tasks_agrees_with_accelerated_projected_gradient(kind, lam, objective):
+    tasks = wide_tasks(kind)
+    model = ltl.BatchLTL(lam, objective).fit(tasks)
+    value, gap = literal_gap(model.D_, tasks, lam, objective)
+    assert gap <= 1e-6 * value
+    assert model.gap_ == pytest.approx(gap, abs=1e-9 * value)
+    D = reference.batch_solution(tasks, lam, objective, tol=1e-4)
+    expected, _ = reference.mean_objective(D, tasks, objective)
+    assert model.objective_ == pytest.approx(expected, rel=2e-4)
+    assert model.objective_ <= expected * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("regularized", [False, True])
+@pytest.mark.parametrize("kind", ["sphere", "one-hot"])
+def test_directions_that_the_rank_of_newtons_steps_lacks_are_added(kind, regularized):
+    objective = wide_tasks(kind).mean_objective(regularized, False, 1)
+    a = np.random.default_rng(1).normal(size=objective.n_features)
+    radius, tol = 100.0, 1e-6
+    first = Point(objective, radius * np.outer(a, a) / (a @ a))
+    progress = Progress(radius, 500)
+    stationary = newton(objective, radius, first, tol, progress)
+    assert np.linalg.matrix_rank(stationary.D) == 1
+    assert stationary.gap(radius) > 0.1 * stationary.F
+    solution = minimise(objective, stationary.D, tol, progress)
+    assert np.linalg.matrix_rank(solution.D, tol=1e-6 * radius) > 1
+    assert solution.gap <= tol * solution.objective
+    other = minimise(objective, None, tol, Progress(radius, 500))
+    assert solution.objective == pytest.approx(other.objective, rel=3e-6)

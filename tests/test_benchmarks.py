@@ -31,6 +31,7 @@ CHEAP = [
     r"RankTwoUpdate.track_time_ratio\(50, 'all'\)",
     r"\.Batch.track_time_ratio\(0.01\)",
     r"BatchError.track_time_ratio\(0.01\)",
+    r"Wide.track_time_ratio\(0.01\)",
     r"Multitask.track_time_ratio\(0.01\)",
     r"\.Path.track_time_ratio\('paper'\)",
     r"Independent.track_time_ratio\(10\)",

@@ -70,8 +70,8 @@ def objectives(D, F, tasks, regularized, values, A, B, duals, lo, hi):
     The objective is the loss n |u|^2 or, `regularized`, the minimum over w of
     |y - Xw|^2 / n + w' D^+ w, which is y'u: its gradient -a a' has b = a / 2. If F has rows,
     D = F'F and X D X' = P P' with P = XF'; with fewer of them than rows of X,
-    M^-1 x = (x - P (P'P + n I)^-1 P'x) / n. Otherwise M itself is factorised and, if F has no
-    rows, its factor kept in `duals`. lo and hi count blocks of tasks, for each of which one
+    M^-1 x = (x - P (P'P + n I)^-1 P'x) / n. Otherwise, and always if `duals` is not empty, M itself
+    is factorised; its factor is kept there. lo and hi count blocks of tasks, for each of which one
     product gives all P, or XD. Modified in place: `values`, A, B and `duals`.
     """
     rank, n_tasks, first = F.shape[0], tasks.sizes.size, 0
@@ -84,7 +84,7 @@ def objectives(D, F, tasks, regularized, values, A, B, duals, lo, hi):
         n, rows = tasks.sizes[t], slice(tasks.starts[t], tasks.starts[t + 1])
         X, y = tasks.R[rows], tasks.z[rows]
         P = products[tasks.starts[t] - first : tasks.starts[t + 1] - first]
-        is_low = 0 < rank < y.size
+        is_low = 0 < rank < y.size and duals.size == 0
         L = np.dot(P.T, P) if is_low else np.dot(P, P.T if rank > 0 else X.T)
         factorise_dual(L, n)
         u = low_rank_solve(P, L, n, y) if is_low else solve(L, y)
@@ -96,7 +96,7 @@ def objectives(D, F, tasks, regularized, values, A, B, duals, lo, hi):
             values[t] = n * np.dot(u, u) + tasks.residuals[t] / n
             v = low_rank_solve(P, L, n, u) if is_low else solve(L, u)
             np.dot(n * v, X, B[t])
-        if rank == 0:
+        if duals.size > 0:
             assign(duals[tasks.dual_starts[t] : tasks.dual_starts[t + 1]], L)
 
 

@@ -256,15 +256,13 @@ class ShardedObjective:
         self.feature_scales = relative_scales(squares)
         self.value_at_zero = check_computed(float(sum(values) / self.n_tasks))
         self.n_features = len(self.feature_scales)
-        self._D = np.zeros((self.n_features, self.n_features))
 
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
-        self._D = D
         value, gradient = self.cluster.total(_value_and_gradient, self.parts, D)
         return check_computed(float(value / self.n_tasks)), check_computed(gradient / self.n_tasks)
 
-    def curvature(self, E: Array) -> Array:
-        (change,) = self.cluster.total(_curvature, self.parts, (self._D, E))
+    def curvature(self, V: Array, W: Array) -> Array:
+        (change,) = self.cluster.total(_curvature, self.parts, (V, W))
         mean: Array = change / self.n_tasks
         return mean
 
@@ -314,10 +312,8 @@ def _value_and_gradient(objective: MeanObjective, D: Array) -> tuple[float, Arra
     return value * objective.n_tasks, gradient * objective.n_tasks
 
 
-def _curvature(objective: MeanObjective, D_and_E: tuple[Array, Array]) -> tuple[Array]:
-    D, E = D_and_E
-    objective.evaluate_at(D)  # a shard that was loaded again has not been evaluated yet
-    return (objective.curvature(E) * objective.n_tasks,)
+def _curvature(objective: MeanObjective, V_and_W: tuple[Array, Array]) -> tuple[Array]:
+    return (objective.curvature(*V_and_W) * objective.n_tasks,)
 
 
 def _add(*terms: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -278,7 +278,7 @@ def compile_comparison() -> None:
         _score_fold(cell, tasks, seed=0)
     objective = tasks.mean_objective(True, False, 1)
     objective.value_and_gradient(np.eye(2))
-    objective.curvature(np.eye(2))  # the fits above are too small to need it
+    objective.curvature(np.eye(2), np.eye(2))  # the fits above are too small to need it
 
 
 # Scores

@@ -7,7 +7,7 @@ then ``python -m benchmarks.groups FILE`` print the ratios.
 import pytest
 
 from benchmarks.kernels import Kernels, RankTwoUpdate
-from benchmarks.learners import Batch, BatchError, Independent, Multitask, Path
+from benchmarks.learners import Batch, BatchError, Independent, Multitask, Path, Wide
 from benchmarks.online import RULES, Online
 from benchmarks.peers import RandomSlopes
 from benchmarks.prior import Prior
@@ -24,6 +24,7 @@ CASES = [
     (Batch, (1e-2,)),
     (BatchError, (1e-2,)),
     (Multitask, (1e-2,)),
+    (Wide, (1e-2,)),
     (Path, ("paper",)),
     (Independent, (10,)),
 ]
