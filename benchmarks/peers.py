@@ -259,7 +259,8 @@ def format_table(title, results, cell):
 
 
 def format_seconds(result):
-    return f"{result.cpu:.2g} ({result.wall:.2g})" + "*" * (not result.converged)
+    cpu, wall = (f"{s:.0f}" if s >= 10 else f"{s:.2g}" for s in (result.cpu, result.wall))
+    return f"{cpu} ({wall})" + "*" * (not result.converged)
 
 
 def format_coverage(result):

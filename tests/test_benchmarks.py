@@ -20,7 +20,7 @@ from asv.runner import BenchmarkResult
 
 sys.path.append(str(Path(__file__).parents[1]))  # last, so that what is installed is tested
 
-from benchmarks import dashboard, peers
+from benchmarks import dashboard, peers, rates
 from fastltl.experiments.peers import fit_gpboost, fit_lme4, rows_of
 
 ROOT = Path(__file__).parents[1]
@@ -337,3 +337,17 @@ def test_comparison_has_a_row_for_each_method_and_a_dash_for_what_takes_long(
     printed = capsys.readouterr().out
     assert re.search(r"^\| `BayesLTL` \| 1\.\d+ \| 0\.\d+ \|$", printed, re.MULTILINE)
     assert re.search(r"^\| one least squares for all \| \d\.\d+ \| – \|$", printed, re.MULTILINE)
+
+
+@pytest.mark.compiled
+def test_rates_are_printed_for_each_size(capsys):
+    rates.print_rates([(3, 8), (9, 4)], repeats=1)
+    rates.print_growth([(3, 4)], repeats=1, n_seen=2000)
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if "---" not in row] == [
+        "| d, n",
+        "| 3, 8",
+        "| 9, 4",
+        "| d, n",
+        "| 3, 4",
+    ]
