@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from asv.benchmarks import Benchmarks
 from asv.config import Config
@@ -18,7 +20,8 @@ from asv.runner import BenchmarkResult
 
 sys.path.append(str(Path(__file__).parents[1]))  # last, so that what is installed is tested
 
-from benchmarks import dashboard
+from benchmarks import dashboard, peers, rates
+from fastltl.experiments.peers import fit_gpboost, fit_lme4, rows_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -269,3 +272,83 @@ def test_ratios_of_pytest_benchmark_groups(tmp_path):
     (tmp_path / "speed.json").write_text(json.dumps({"benchmarks": runs}))
     out = run(sys.executable, "-m", "benchmarks.groups", str(tmp_path / "speed.json"))
     assert "| work | 2 ms | NumPy 30 ms | 15.0× |" in out
+
+
+@pytest.fixture(scope="module")
+def need():
+    """Return a function that skips a test if a mixed model cannot be fitted here."""
+    missing = peers.missing_peers()
+
+    def check(method):
+        if method in missing:
+            pytest.skip(f"{method} needs {missing[method]}")
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def compared():
+    """Compare all methods that can be fitted here on 30 tasks with random slopes."""
+    missing = peers.missing_peers()
+    methods = [name for name in peers.METHODS if name not in missing]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the best lam")  # at the edge of the candidates
+        return peers.compare(peers.slopes_problem(30), methods, repeats=1)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("method", peers.METHODS)
+def test_methods_err_alike_on_new_tasks(need, compared, method):
+    need(method)
+    found, ours = compared[method], compared[peers.BAYES]
+    assert found.cpu > 0
+    assert found.wall > 0
+    if method in (peers.PATH, peers.ALONE, peers.POOLED):  # they know less of the tasks
+        assert ours.mse < found.mse < 10 * ours.mse
+    else:
+        assert found.mse == pytest.approx(ours.mse, rel=0.2)
+        assert found.coverage == pytest.approx(0.95, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("peer", "estimate", "predict"),
+    [
+        (peers.GPBOOST, peers.estimate_gpboost, fit_gpboost),
+        (peers.LME4, peers.estimate_lme4, fit_lme4),
+    ],
+)
+def test_estimates_predict_as_the_mixed_model_does(need, peer, estimate, predict):
+    need(peer)
+    given, held_out = peers.draw_tasks(20, 40).split_samples(0.5, random_state=0)
+    rows, new = rows_of(given), rows_of(held_out)
+    mse, _ = estimate(peers.Problem(given, rows, given, held_out)).score(given, held_out)
+    assert mse == pytest.approx(np.mean((new.y - predict(rows, new)) ** 2), rel=1e-6)
+
+
+@pytest.mark.compiled
+def test_comparison_has_a_row_for_each_method_and_a_dash_for_what_takes_long(
+    compared, capsys, monkeypatch
+):
+    lines = peers.format_table("MSE", {"30": compared}, lambda one: f"{one.mse:.4f}").splitlines()
+    assert lines[0] == "| MSE | T = 30 |"
+    assert [line.split(" | ")[0][2:] for line in lines[2:]] == list(compared)
+    monkeypatch.setattr(peers, "REPEATS", 1)
+    monkeypatch.setattr(peers, "MOST_TASKS", {peers.POOLED: 30})
+    peers.main(["30", "Exam"], [peers.BAYES, peers.ALONE, peers.POOLED])
+    printed = capsys.readouterr().out
+    assert re.search(r"^\| `BayesLTL` \| 1\.\d+ \| 0\.\d+ \|$", printed, re.MULTILINE)
+    assert re.search(r"^\| one least squares for all \| \d\.\d+ \| – \|$", printed, re.MULTILINE)
+
+
+@pytest.mark.compiled
+def test_rates_are_printed_for_each_size(capsys):
+    rates.print_rates([(3, 8), (9, 4)], repeats=1)
+    rates.print_growth([(3, 4)], repeats=1, n_seen=2000)
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if "---" not in row] == [
+        "| d, n",
+        "| 3, 8",
+        "| 9, 4",
+        "| d, n",
+        "| 3, 4",
+    ]

@@ -88,7 +88,7 @@ def test_only_missing_cells_are_computed(run, small, tmp_path, monkeypatch):
 def test_missing_gpboost_is_left_out_with_a_note(run, small, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gpboost", None)
     monkeypatch.setattr(prior, "QUICK_TABLES", ("sleepstudy",))
-    monkeypatch.setattr(prior.shutil, "which", lambda _: None)
+    monkeypatch.setattr(peers.shutil, "which", lambda _: None)
     results = prior.reproduce(tmp_path, quick=True, trials=1)
     errors = results["cells"][0]["values"]["errors"]
     assert errors[prior.GPBOOST] is None
@@ -159,7 +159,7 @@ def partial_fit(fit):
 def test_lme4_is_called_with_tables_of_the_rows(works, tmp_path, monkeypatch):
     """A stand-in for Rscript predicts 2 x0, or fails as R does."""
     predict = (
-        "print(*(2 * float(row['x0']) for row in new), sep='\\n', file=open('predicted.txt', 'w'))"
+        "print(*(2 * float(row['x0']) for row in new), sep='\\n', file=open('found.txt', 'w'))"
     )
     code = [
         f"#!{sys.executable}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -89,6 +90,19 @@ def missing_gpboost() -> str | None:
 
 def fit_gpboost(fitted: Rows, new: Rows, slopes: bool = True) -> Array:
     """Fit random intercepts, and independent random slopes, by GPBoost; predict the new rows."""
+    model = gpboost_model(fitted, slopes)
+    with _STDOUT, redirect_stdout(io.StringIO()):
+        found = model.predict(
+            group_data_pred=new.task,
+            group_rand_coef_data_pred=new.X if slopes else None,
+            X_pred=_with_ones(new.X),
+        )
+    prediction: Array = found["mu"]
+    return prediction
+
+
+def gpboost_model(fitted: Rows, slopes: bool = True) -> Any:
+    """Fit random intercepts, and independent random slopes; return GPBoost's model."""
     import gpboost
 
     options: dict[str, Any] = {}
@@ -108,46 +122,64 @@ def fit_gpboost(fitted: Rows, new: Rows, slopes: bool = True) -> Array:
             **options,
         )
         model.fit(y=fitted.y, X=_with_ones(fitted.X))
-        found = model.predict(
-            group_data_pred=new.task,
-            group_rand_coef_data_pred=new.X if slopes else None,
-            X_pred=_with_ones(new.X),
-        )
     if "did not converge" in log.getvalue():
         raise RuntimeError("the maximal number of iterations was reached")
-    prediction: Array = found["mu"]
-    return prediction
+    return model
 
 
 def _with_ones(X: Array) -> Array:
     return np.column_stack([np.ones(len(X)), X])
 
 
-R_SCRIPT = """
+#: Fits the model; the code after it sets `found`.
+R_FIT = """
 suppressMessages(library(lme4))
 fitted <- read.csv("fitted.csv")
-new <- read.csv("new.csv")
 terms <- paste(c("1", setdiff(names(fitted), c("task", "y"))), collapse = " + ")
 formula <- as.formula(paste0("y ~ ", terms, " + (", terms, " || task)"))
-model <- lmer(formula, fitted)
+time <- system.time(model <- lmer(formula, fitted))
 if (model@optinfo$conv$opt != 0) stop("the optimizer did not converge")
-write.table(predict(model, new), "predicted.txt", row.names = FALSE, col.names = FALSE)
 """
+R_PREDICT = 'found <- predict(model, read.csv("new.csv"))'
+#: CPU seconds, seconds, the noise, then the means and variances of intercept and slopes.
+R_ESTIMATES = """
+parts <- as.data.frame(VarCorr(model))
+variances <- parts$vcov[match(names(fixef(model)), parts$var1)]
+found <- c(sum(time[1:2]), time[[3]], sigma(model)^2, fixef(model), variances)
+"""
+R_WRITE = """
+write.table(format(found, digits = 17), "found.txt",
+            quote = FALSE, row.names = FALSE, col.names = FALSE)
+"""
+
+
+def missing_lme4() -> str | None:
+    """Return what has to be installed for lme4 to run, None if it can."""
+    if shutil.which("Rscript"):
+        command = ["Rscript", "-e", "stopifnot(requireNamespace('lme4'))"]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return None
+    return "Rscript with the package lme4"
 
 
 def fit_lme4(fitted: Rows, new: Rows) -> Array:
     """Fit a random intercept and independent random slopes by R's lme4; predict the new rows."""
-    header = ",".join([*(f"x{j}" for j in range(fitted.X.shape[1])), "y", "task"])
+    return run_lme4(R_PREDICT, fitted=fitted, new=new)
+
+
+def run_lme4(code: str, **tables: Rows) -> Array:
+    """Fit the table `fitted` by lme4, run R code that sets `found`, and return its numbers."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, rows in (("fitted", fitted), ("new", new)):
+        for name, rows in tables.items():
+            header = ",".join([*(f"x{j}" for j in range(rows.X.shape[1])), "y", "task"])
             table = np.column_stack([rows.X, rows.y, rows.task])
             path = Path(folder, f"{name}.csv")
             np.savetxt(path, table, "%.17g", delimiter=",", header=header, comments="")
         script = Path(folder, "fit.R")
-        script.write_text(R_SCRIPT, encoding="utf-8")
+        script.write_text(f"{R_FIT}{code}{R_WRITE}", encoding="utf-8")
         options: Any = {"capture_output": True, "text": True, "timeout": R_TIMEOUT}
         done = subprocess.run(["Rscript", script.name], cwd=folder, check=False, **options)
         if done.returncode != 0:
             raise RuntimeError(" ".join(done.stderr.split()))
-        prediction: Array = np.loadtxt(Path(folder, "predicted.txt"), ndmin=1)
-    return prediction
+        found: Array = np.loadtxt(Path(folder, "found.txt"), ndmin=1)
+    return found

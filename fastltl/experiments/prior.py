@@ -6,8 +6,6 @@ error is the mean squared error on the other half, over the variance of its targ
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,6 +25,7 @@ from fastltl.experiments.peers import (
     fit_gpboost,
     fit_lme4,
     missing_gpboost,
+    missing_lme4,
     rows_of,
     score_peer,
 )
@@ -107,12 +106,8 @@ def compile_kernels() -> None:
 
 def available_peers() -> list[str]:
     """Return the names of the mixed models that can be fitted here."""
-    peers = [GPBOOST] if missing_gpboost() is None else []
-    if shutil.which("Rscript"):
-        command = ["Rscript", "-e", "stopifnot(requireNamespace('lme4'))"]
-        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-            peers.append(LME4)
-    return peers
+    missing = {GPBOOST: missing_gpboost(), LME4: missing_lme4()}
+    return [name for name, needed in missing.items() if needed is None]
 
 
 def list_cells(
