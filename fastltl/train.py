@@ -212,8 +212,8 @@ class Training:
         with tqdm(unit="task", initial=self.n_read, desc="learning") as bar:
             while not self.should_stop():
                 try:
-                    n_most = MOST_TASKS if every is None else every + self.n_saved - self.n_read
-                    if len(block := self._next(1 if is_online else n_most)) == 0:
+                    n_most = every + self.n_saved - self.n_read if every else MOST_TASKS
+                    if len(block := self._next(1 if is_online else max(1, n_most))) == 0:
                         has_ended = True
                         break
                     self._learn(block)
@@ -225,8 +225,8 @@ class Training:
                 except Exception as error:
                     self._save_after(error)
                     raise
-                start = time.perf_counter()
-                if start >= next_save if every is None else self.n_read - self.n_saved >= every:
+                start, n_unsaved = time.perf_counter(), self.n_read - self.n_saved
+                if n_unsaved >= every if every else start >= next_save:
                     self.save()
                     end = time.perf_counter()
                     next_save = end + max(SAVE_SECONDS, (end - start) / SAVE_SHARE)
