@@ -20,6 +20,7 @@ import numpy as np
 import fastltl as ltl
 
 try:
+    import dask
     from distributed import Client, LocalCluster
 
     from fastltl.distributed import ShardedTaskSet, fit_sharded
@@ -145,6 +146,8 @@ def print_merges(n_tasks: int, n_workers: int = 2) -> None:
     half = prior_shard(0, n_tasks // n_workers)
     one = seconds(partial(ltl.BayesLTL().fit, half), 1)
     print(f"| {len(half):,} | one process, `fit` | | | {one:.1f} | | |", flush=True)
+    # Else Dask copies shards between workers during the rounds, which are short.
+    dask.config.set({"distributed.scheduler.work-stealing": False})
     test = prior_shard(2**32, 1000).split_samples(0.5, random_state=0)
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:

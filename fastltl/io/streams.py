@@ -92,7 +92,7 @@ def open_stream(
 
     The rows of a task must be adjacent, unless the file is a table of at most 8 megabytes. Memory
     does not grow with the file: it holds the largest task (of a folder, the largest file), about 80
-    megabytes, and 20 bytes for each task read, to detect labels that repeat.
+    megabytes, and 30 bytes for each task read, to detect labels that repeat.
 
     Columns become features by the rules of `TaskSet.from_frame`, as the first 8 megabytes of the
     file suggest, in a Parquet file at 8 bytes a value: files up to that size are seen whole. A
@@ -319,7 +319,8 @@ class _DigestSet:
             if is_old[i] or digest in self._recent:
                 return i
             self._recent.add(digest)
-        if len(self._recent) > 4096 + len(self._sorted) // 4:
-            self._sorted = np.sort(np.concatenate([self._sorted, list(self._recent)]))
+        if len(self._recent) > 4096 + len(self._sorted) // 16:
+            both = np.concatenate([self._sorted, list(self._recent)])
+            self._sorted = np.sort(both, kind="stable")  # merges what is sorted already
             self._recent = set()
         return len(digests)
