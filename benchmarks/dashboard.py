@@ -35,6 +35,7 @@ TITLES = {
     "Prior": "BayesLTL",
     "RandomSlopes": "BayesLTL and mixed models",
     "PriorAndPath": "BayesLTL and OnlineLTLPath",
+    "Stream": "fastltl train",
     "Online": "OnlineLTL",
     "Batch": "BatchLTL",
     "BatchError": 'BatchLTL, objective="error"',

@@ -1,12 +1,15 @@
 """Measure the overhead and the speed-up of a cluster: ``python -m benchmarks.scaling``.
 
-It prints three Markdown tables: the time to evaluate the batch objective with one thread and on
-worker processes; the overhead per shard; and the error of online learning on parallel shards,
-relative to one pass over all tasks. docs/scaling.md extrapolates to larger sizes.
+It prints four Markdown tables: the time to evaluate the batch objective with one thread and on
+worker processes; the overhead per shard; the error of online learning on parallel shards, relative
+to one pass over all tasks; and the time to learn a prior from many tasks, by how often shards are
+merged. ``--merges`` prints only the last one. docs/scaling.md extrapolates to larger sizes.
 """
 
 from __future__ import annotations
 
+import argparse
+import pickle
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +20,7 @@ import numpy as np
 import fastltl as ltl
 
 try:
+    import dask
     from distributed import Client, LocalCluster
 
     from fastltl.distributed import ShardedTaskSet, fit_sharded
@@ -123,7 +127,63 @@ def print_overheads() -> None:
                 print(f"| {d} | {n_shards} | {1e3 * taken:.0f} |", flush=True)
 
 
+def prior_shard(seed: int, n_tasks: int) -> ltl.TaskSet:
+    """Draw tasks of 10 samples with 20 features, whose weights differ in five directions."""
+    d, n, shared = 20, 10, np.random.default_rng(0)
+    mean, directions = shared.standard_normal(d), shared.standard_normal((5, d)) / 3
+    rng = np.random.default_rng([1, seed])
+    weights = mean + rng.standard_normal((n_tasks, 5)) @ directions
+    X = rng.standard_normal((n_tasks, n, d))
+    y = (X @ weights[:, :, None])[:, :, 0] + rng.standard_normal((n_tasks, n))
+    groups = np.repeat(np.arange(n_tasks), n)
+    return ltl.TaskSet.from_groups(X.reshape(-1, d), y.ravel(), groups)
+
+
+def print_merges(n_tasks: int, n_workers: int = 2) -> None:
+    """Print the time to learn a prior from the tasks of all shards, by how often they merge."""
+    print("| tasks | shards | merged after every | merges | seconds | ms a merge | error |")
+    print("|---|---|---|---|---|---|---|")
+    half = prior_shard(0, n_tasks // n_workers)
+    one = seconds(partial(ltl.BayesLTL().fit, half), 1)
+    print(f"| {len(half):,} | one process, `fit` | | | {one:.1f} | | |", flush=True)
+    # Else Dask copies shards between workers during the rounds, which are short.
+    dask.config.set({"distributed.scheduler.work-stealing": False})
+    test = prior_shard(2**32, 1000).split_samples(0.5, random_state=0)
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
+        for n_shards in (n_workers, 4 * n_workers):
+            size = n_tasks // n_shards
+            shards = [partial(prior_shard, i, size) for i in range(n_shards)]
+            tasks, alone = ShardedTaskSet(shards, client), 0.0
+            fit_sharded(ltl.BayesLTL(), ShardedTaskSet(shards[:n_workers], client), size)
+            for every in (size, 1000, 100):
+                if (n_merges := -(-size // every)) > 1000:
+                    continue
+                start = time.perf_counter()
+                learner = fit_sharded(ltl.BayesLTL(), tasks, every)
+                taken = time.perf_counter() - start
+                alone = alone or taken
+                each = f"{1e3 * (taken - alone) / (n_merges - 1):.0f}" if n_merges > 1 else ""
+                error = ltl.evaluate(learner, *test).mean()
+                print(
+                    f"| {n_tasks:,} | {n_shards} | {every:,} tasks | {n_merges:,} | {taken:.1f} "
+                    f"| {each} | {error:.4f} |",
+                    flush=True,
+                )
+    print(f"\nbytes of a state: {len(pickle.dumps(learner._run)):,}")
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
+    parser.add_argument("--merges", action="store_true", help="only learn a prior on shards")
+    parser.add_argument("--tasks", type=int, default=100_000, help="tasks of that (default 10^5)")
+    options = parser.parse_args()
+    if not options.merges:
+        print_objectives()
+    print_merges(options.tasks)
+
+
+def print_objectives() -> None:
     print("| d | tasks | workers | one worker's share, ms | cluster, ms | overhead, ms | µs/task |")
     print("|---|---|---|---|---|---|---|")
     for n_workers in (1, 2):

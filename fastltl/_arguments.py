@@ -110,8 +110,8 @@ def _add_train(commands: Commands) -> None:
     add("--target", required=True, metavar="COL", help="column to predict")
     checkpoint = "file to save the learner to, and to resume from"
     add("--checkpoint", required=True, type=_checkpoint, metavar="FILE", help=checkpoint)
-    every = "tasks between two saves (default 1000)"
-    add("--every", type=_count, default=1000, metavar="N", help=every)
+    every = "tasks between two saves (default: as many as a minute takes)"
+    add("--every", type=_count, metavar="N", help=every)
     learner = "BayesLTL, with nothing to tune (the default), or OnlineLTLPath"
     add("--learner", choices=("bayes", "online"), help=learner)
     add("--features", nargs="+", action="extend", metavar="COL", help=FEATURES_HELP)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -29,7 +29,7 @@ from fastltl.io.checkpoints import (
     write_checkpoint,
 )
 from fastltl.io.files import discard_unfinished
-from fastltl.io.streams import StreamedTask, errors_naming, open_stream
+from fastltl.io.streams import Block, errors_naming, open_stream
 from fastltl.metrics import evaluate
 from fastltl.path import OnlineLTLPath
 from fastltl.tasks import TaskSet
@@ -39,6 +39,9 @@ LEARNERS = {"bayes": "BayesLTL", "online": "OnlineLTLPath"}
 
 #: Largest share of the time spent on evaluating progress.
 PROGRESS_SHARE = 0.1
+
+#: Seconds between two checkpoints, and largest share of the time spent on writing them.
+SAVE_SECONDS, SAVE_SHARE = 60.0, 0.01
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,12 @@ class Settings:
 
 
 class Training:
-    """Learn from a stream of tasks one by one, resuming from a checkpoint if there is one.
+    """Learn from a stream of tasks in order, resuming from a checkpoint if there is one.
 
-    The learner is a `BayesLTL`, or an `OnlineLTLPath` for which the first tasks of the stream are
-    kept for validation. A task that cannot be learned is skipped if `skip_bad`, and else ends the
-    training. It also ends after the task within which `should_stop()` becomes true.
+    The learner is a `BayesLTL`, which takes the tasks in blocks, or an `OnlineLTLPath`, for which
+    the first tasks of the stream are kept for validation. A task that cannot be learned is skipped
+    if `skip_bad`, and else ends the training. It also ends after the tasks within which
+    `should_stop()` becomes true.
 
     The checkpoint is read and the stream opened at once, but tasks are read from `prepare` on.
     """
@@ -117,7 +121,7 @@ class Training:
             encoding = None if saved is None else encoding_of(saved, source)
         columns, drop = (settings.task, settings.target, settings.features), settings.drop
         self.stream = open_stream(source, *columns, repeats, drop=drop, encoding=encoding)
-        self._tasks = self._read()
+        self._blocks, self._rest = self._read(), Block.empty(self.stream.n_features)
         if path.suffix == ".npz" and self.stream.path == path.resolve().parent:
             raise ValueError(f"checkpoint must be outside the folder of the stream, got {path}.")
 
@@ -125,9 +129,21 @@ class Training:
         """Load or create the learner, and read the stream up to the first task to learn."""
         self.learner = self._start() if self._saved is None else self._resume(self._saved)
 
-    def _read(self) -> Iterator[StreamedTask]:
+    def _read(self) -> Iterator[Block]:
         """Read the tasks that are complete."""
-        self.held_back = yield from self.stream.tasks(hold_back=True)
+        self.held_back = yield from self.stream.blocks(hold_back=True)
+
+    def _next(self, n_most: int) -> Block:
+        """Return the next tasks, at most so many; none at the end of the stream."""
+        self.is_reading = True
+        try:
+            if len(self._rest) == 0:
+                self._rest = next(self._blocks, self._rest)
+        finally:
+            self.is_reading = False
+        block, n_tasks = self._rest, min(n_most, len(self._rest))
+        self._rest = block.part(n_tasks, len(block))
+        return block.part(0, n_tasks)
 
     def _start(self) -> BayesLTL | OnlineLTLPath:
         """Create the learner; one that needs it keeps the first tasks for validation."""
@@ -135,13 +151,13 @@ class Training:
         self._scale = np.ones(self.stream.n_features)
         if self.settings.learner == "bayes":
             return BayesLTL(fit_intercept=fit_intercept, half_life=self.settings.half_life)
-        n_kept, kept = self.settings.validation, []
-        for task in islice(self._tasks, n_kept):
+        n_kept, kept = self.settings.validation or 0, []
+        while self.n_read < n_kept and len(block := self._next(1)):
             try:
-                kept.append(self.stream.check(task))
+                kept.append(self.stream.check(block.task(0)))
             except ValueError as error:
                 self._skip(error)
-            self._count(task)
+            self._count(block)
         usable = [task for task in kept if len(task[1]) >= 2]
         source = f"the first {n_kept} tasks, kept for validation"
         if not usable:
@@ -168,10 +184,10 @@ class Training:
             wanted, found = ", ".join(map(str, known_names)), ", ".join(names)
             raise ValueError(f"features must be {wanted}, as in {self.path}, got {found}.")
         n_read = position["n_tasks_read"]
-        for task in islice(self._tasks, n_read):
+        while self.n_read < n_read and len(block := self._next(n_read - self.n_read)):
             if self.should_stop():
                 raise KeyboardInterrupt
-            self._count(task)
+            self._count(block)
         if self._digest.hexdigest() != position["digest"]:
             found = "got others: restore the file, or train with a new checkpoint"
             if self.held_back is not None:
@@ -184,30 +200,36 @@ class Training:
         self.n_learned = learner.n_tasks_seen_
         return learner
 
-    def run(self, every: int) -> bool:
+    def run(self, every: int | None) -> bool:
         """Learn until the stream ends or `should_stop()`; return whether it ended.
 
-        A checkpoint is written after each `every` tasks, at the end, and before any error is
-        raised; an interrupt leaves the last checkpoint as it is.
+        A checkpoint is written after each `every` tasks, or each minute, at the end, and before any
+        error is raised; an interrupt leaves the last checkpoint as it is.
         """
         has_ended, next_report = False, 0.0
+        next_save = time.perf_counter() + SAVE_SECONDS
+        is_online = self.settings.learner == "online"
         with tqdm(unit="task", initial=self.n_read, desc="learning") as bar:
             while not self.should_stop():
                 try:
-                    if (task := self._next_task()) is None:
+                    n_most = every + self.n_saved - self.n_read if every else MOST_TASKS
+                    if len(block := self._next(1 if is_online else max(1, n_most))) == 0:
                         has_ended = True
                         break
-                    self._learn(task)
+                    self._learn(block)
                     if (start := time.perf_counter()) >= next_report and self.n_learned:
                         bar.set_postfix(self.progress(), refresh=False)
                         end = time.perf_counter()
                         next_report = end + max(0.5, (end - start) / PROGRESS_SHARE)
-                    bar.update()
+                    bar.update(len(block))
                 except Exception as error:
                     self._save_after(error)
                     raise
-                if self.n_read - self.n_saved >= every:
+                start, n_unsaved = time.perf_counter(), self.n_read - self.n_saved
+                if n_unsaved >= every if every else start >= next_save:
                     self.save()
+                    end = time.perf_counter()
+                    next_save = end + max(SAVE_SECONDS, (end - start) / SAVE_SHARE)
             self.save()  # before the bar is closed, which waits if the terminal does
             if self.n_learned:
                 bar.set_postfix(self.progress(), refresh=False)
@@ -229,13 +251,6 @@ class Training:
         _ = self.learner.best_lam_  # which warns
         return f"validation: {', '.join(f'{name} {value}' for name, value in found.items())}"
 
-    def _next_task(self) -> StreamedTask | None:
-        self.is_reading = True
-        try:
-            return next(self._tasks, None)
-        finally:
-            self.is_reading = False
-
     def _save_after(self, error: Exception) -> None:
         """Save what was learned before an error, and add to its message what that is."""
         # A failure within a step, for want of memory, leaves some candidates ahead of others.
@@ -252,7 +267,26 @@ class Training:
         if isinstance(error, ValueError):
             raise ValueError(f"{error} {saved}") from error
 
-    def _learn(self, task: StreamedTask) -> None:
+    def _learn(self, block: Block) -> None:
+        """Learn from tasks; a block of them at once, up to one that is refused."""
+        while len(block):
+            n_tasks = 0
+            if self.n_learned and isinstance(self.learner, BayesLTL):
+                run = self.learner._run
+                with run.lock:
+                    n_tasks = run.learn_tasks(block.X, block.y, block.offsets)
+                self.n_learned += n_tasks
+            if n_tasks < len(block):
+                self._count(block.part(0, n_tasks))
+                block = block.part(n_tasks, len(block))
+                self._learn_first(block)
+                n_tasks = 1
+            self._count(block.part(0, n_tasks))
+            block = block.part(n_tasks, len(block))
+
+    def _learn_first(self, block: Block) -> None:
+        """Learn from the first task of a block, which may be refused."""
+        task = block.task(0)
         try:
             X, y = self.stream.check(task)
             if self.settings.learner == "online":  # the other needs no scaling
@@ -265,7 +299,6 @@ class Training:
             if self.n_learned == 0:
                 self.learner._remember_features(self.stream)
             self.n_learned += 1
-        self._count(task)
 
     def _skip(self, error: ValueError) -> None:
         """Skip a task, and print why; raise the error if bad tasks are not to be skipped."""
@@ -274,11 +307,14 @@ class Training:
         tqdm.write(f"skipped: {printable(error)}", file=sys.stderr)
         self.n_skipped += 1
 
-    def _count(self, task: StreamedTask) -> None:
-        """Count a task as read, and add it to the digest of the stream."""
-        for part in (repr(task.label).encode(), task.X.data, task.y.data):
-            self._digest.update(part)
-        self.n_read += 1
+    def _count(self, block: Block) -> None:
+        """Count tasks as read, and add them to the digest of the stream."""
+        X, y = block.X.data, block.y.data
+        parts: list[Any] = []
+        for label, (lo, hi) in zip(block.labels, pairwise(block.offsets.tolist()), strict=True):
+            parts += repr(label).encode(), X[lo:hi], y[lo:hi]
+        self._digest.update(b"".join(parts))
+        self.n_read += len(block)
 
     def save(self) -> None:
         """Write the checkpoint if tasks were read since the last one."""

@@ -42,6 +42,7 @@ CHEAP = [
     r"Growth.time_hundred_tasks\('entropic', 100\)",
     r"Prior.track_time_ratio\(\(10, 20\)\)",
     r"PriorAndPath.track_time_ratio",
+    r"Stream.track_time_ratio\('parquet'\)",
     r"RandomSlopes.track_time_ratio\(100\)",
     r"Start.timeraw_import_fastltl",
     r"Memory.peakmem_run\('entropic', 50\)",

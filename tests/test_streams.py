@@ -119,6 +119,17 @@ def test_rows_of_a_task_may_be_apart_in_a_small_table(written):
         assert np.array_equal(adjacent.take(order)["target"].to_numpy()[task.rows - 1], y)
 
 
+def whole_tasks(stream):
+    """Return the labels of the tasks before a half written line, and of the one held back."""
+    returned = []
+
+    def read():
+        returned.append((yield from stream.blocks(hold_back=True)))
+
+    labels = [label for block in read() for label in block.labels]
+    return labels, *returned
+
+
 def test_half_written_line_of_a_table_whose_rows_are_apart(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("task,a,y\nu,1,2\nv,3,4\nu,5,6\nw,7,8\nv,9,1")
@@ -128,11 +139,7 @@ def test_half_written_line_of_a_table_whose_rows_are_apart(tmp_path):
         ("v", [4, 1]),
         ("w", [8]),
     ]
-    tasks = stream.tasks(hold_back=True)
-    assert [next(tasks).label for _ in range(2)] == ["u", "v"]  # w is the last before the cut line
-    with pytest.raises(StopIteration) as stop:
-        next(tasks)
-    assert stop.value.value == "w"
+    assert whole_tasks(stream) == (["u", "v"], "w")  # w is the last before the cut line
 
 
 REPEATED = r"task 'a' must be adjacent, got the label again in row {} of .*repeats='task'"
@@ -167,11 +174,12 @@ def test_repeated_label_can_start_a_new_task(tmp_path, kind):
 
 def test_digest_set_uses_few_bytes_per_label():
     labels = streams._DigestSet()
-    assert all(labels.add(f"task {i}") for i in range(20000))
-    assert not any(labels.add(f"task {i}") for i in range(20000))
+    names = [f"task {i}" for i in range(20000)]
+    assert [labels.add(names[i : i + 700]) for i in range(0, 20000, 700)] == [*[700] * 28, 400]
+    assert [labels.add([name, "new"]) for name in names] == [0] * 20000
     assert labels._sorted.nbytes + 100 * len(labels._recent) < 50 * 20000
-    assert labels.add(20000)
-    assert labels.add("20000")
+    assert labels.add([20000, "20000", "new", "task 7", "newer"]) == 3
+    assert labels.add(["newer", "newer"]) == 1
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -368,14 +376,7 @@ def test_last_line_without_newline(tmp_path, monkeypatch, block, content, rows, 
     stream = ltl.open_stream(path, task="task", target="y")
     if rows is not None:
         assert [task.label for task in stream.tasks()] == rows
-    returned = []
-
-    def read():
-        returned.append((yield from stream.tasks(hold_back=True)))
-
-    whole = [task.label for task in read()]
-    assert returned == [held_back]
-    assert whole == ["t", "u"][: ["t", "u", None].index(held_back)]
+    assert whole_tasks(stream) == (["t", "u"][: ["t", "u", None].index(held_back)], held_back)
 
 
 def naive_ends(content):
@@ -690,7 +691,7 @@ def test_half_a_line_at_the_end_is_no_error_on_opening(tmp_path, end):
     path.write_text(f"task,sex,y\nt,F,1\nt,M,2\nu,F,3\n{end}")
     stream = ltl.open_stream(path, "task", "y")
     assert stream.feature_names == ("sex=F", "sex=M")
-    assert [task.label for task in stream.tasks(hold_back=True)] == ["t"]
+    assert whole_tasks(stream) == (["t"], "u")
 
 
 def test_line_that_cannot_be_parsed_is_found_after_the_tasks_before_it(tmp_path, monkeypatch):

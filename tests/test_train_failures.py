@@ -19,6 +19,7 @@ from test_training import TASKS, run_training, train_arguments, write_table
 
 import fastltl as ltl
 from fastltl import cli, train
+from fastltl._bayes_run import BayesRun
 from fastltl.io import checkpoints, files
 
 pytestmark = pytest.mark.compiled
@@ -63,9 +64,9 @@ HALTING = """
 import os, signal, sys
 from fastltl import cli, train
 learn, numbers = train.Training._learn, iter(range(10**6))
-def learn_and_halt(self, task):
-    learn(self, task)
-    if next(numbers) == 50:
+def learn_and_halt(self, block):
+    learn(self, block)
+    if 50 in [next(numbers) for _ in block.labels]:
         os.kill(os.getpid(), signal.SIGSTOP)
 train.Training._learn = learn_and_halt
 sys.exit(cli.main(sys.argv[1:]))
@@ -315,16 +316,20 @@ LEARNERS = {"bayes": ltl.BayesLTL, "online": ltl.OnlineLTLPath}
 
 
 def fail_at(monkeypatch, learner, n_tasks, error):
-    """Let learning fail after a number of tasks."""
+    """Let learning fail after a number of tasks, for a prior in the middle of a block."""
     owner = LEARNERS[learner]
-    learn = owner.partial_fit
+    learn, learn_tasks = owner.partial_fit, BayesRun.learn_tasks
 
     def partial_fit(self, X, y):
         if getattr(self, "_run", None) is not None and self.n_tasks_seen_ == n_tasks:
             raise error
         return learn(self, X, y)
 
+    def learn_some(self, X, y, offsets):
+        return learn_tasks(self, X, y, offsets[: n_tasks - self.n_tasks + 1])
+
     monkeypatch.setattr(owner, "partial_fit", partial_fit)
+    monkeypatch.setattr(BayesRun, "learn_tasks", learn_some)
 
 
 def test_save_that_fails_after_a_failure_keeps_the_last_one(table, tmp_path, monkeypatch, capsys):
@@ -373,26 +378,33 @@ def test_every_failure_ends_with_a_save(
     assert run_training(table, checkpoint) == whole
 
 
-@pytest.mark.parametrize(("learner", "n_saved"), [("bayes", 50), ("online", 71)])
-def test_half_learned_task_is_not_saved(table, tmp_path, monkeypatch, capsys, learner, n_saved):
-    """Memory may run out when a part of the state, or some of the candidates, are updated."""
+@pytest.mark.parametrize(
+    ("learner", "n_saved", "held"), [("bayes", 50, "all"), ("online", 71, "71")]
+)
+def test_half_learned_task_is_not_saved(
+    table, tmp_path, monkeypatch, capsys, learner, n_saved, held
+):
+    """Memory may run out within a block, or when some of the candidates are updated."""
     options, checkpoint = ("--learner", learner), tmp_path / "c.npz"
     whole = run_training(table, tmp_path / "whole.npz", *options)
-    owner = LEARNERS[learner]
-    learn = owner._learn
+    owner, method = {"bayes": (BayesRun, "learn_tasks"), "online": (ltl.OnlineLTLPath, "_learn")}[
+        learner
+    ]
+    learn = getattr(owner, method)
 
-    def fail(self, run, X, y):
-        if run.n_tasks == 57:
-            learn(self, run, X, y)
+    def fail(self, *arguments):
+        run = self if learner == "bayes" else arguments[0]
+        found = learn(self, *arguments)
+        if run.n_tasks >= 58:
             run.state.records["n_tasks"][3:] -= 1
             raise MemoryError
-        return learn(self, run, X, y)
+        return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner, "_learn", fail)
+        patch.setattr(owner, method, fail)
         assert cli.main(train_arguments(table, checkpoint, "--every", 10, *options)) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"fastltl train: out of memory. {checkpoint} holds {n_saved} tasks before it."
+        f"fastltl train: out of memory. {checkpoint} holds {held} tasks before it."
     )
     assert n_tasks_read(checkpoint) == n_saved
     assert run_training(table, checkpoint) == whole
@@ -476,18 +488,16 @@ STUCK = """
 import ctypes, os, signal, sys
 from fastltl import cli
 from fastltl.io.streams import TaskStream
-read = TaskStream.tasks
-def tasks(self, hold_back):
-    for i, task in enumerate(read(self)):
-        if i == 100:
-            print("stuck", flush=True)
-            if sys.argv[1] == "before":
-                os.kill(os.getpid(), signal.SIGTERM)
-            mutex = ctypes.create_string_buffer(1000)
-            for _ in range(2):  # the second call waits for ever, whatever the signals
-                ctypes.CDLL(None).pthread_mutex_lock(mutex)
-        yield task
-TaskStream.tasks = tasks
+read = TaskStream.blocks
+def blocks(self, hold_back):
+    yield next(read(self)).part(0, 100)
+    print("stuck", flush=True)
+    if sys.argv[1] == "before":
+        os.kill(os.getpid(), signal.SIGTERM)
+    mutex = ctypes.create_string_buffer(1000)
+    for _ in range(2):  # the second call waits for ever, whatever the signals
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+TaskStream.blocks = blocks
 cli.PATIENCE = 1
 sys.exit(cli.main(sys.argv[2:]))
 """
@@ -526,17 +536,15 @@ SLOW_SAVE = """
 import os, signal, sys, time
 from fastltl import cli, train
 from fastltl.io.streams import TaskStream
-read, write = TaskStream.tasks, train.write_checkpoint
-def tasks(self, hold_back=False):
-    for i, task in enumerate(read(self, hold_back)):
-        if i == 95:
-            raise ValueError("row 96 is bad")
-        yield task
+read, write = TaskStream.blocks, train.write_checkpoint
+def blocks(self, hold_back=False):
+    yield next(read(self, hold_back)).part(0, 95)
+    raise ValueError("row 96 is bad")
 def slow_write(*arguments):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(4)
     write(*arguments)
-TaskStream.tasks, train.write_checkpoint = tasks, slow_write
+TaskStream.blocks, train.write_checkpoint = blocks, slow_write
 cli.PATIENCE = 1
 sys.exit(cli.main(sys.argv[1:]))
 """

@@ -1,6 +1,7 @@
 """`fastltl train` and `fastltl adapt`: interruptions and bad input do not change results."""
 
 import csv
+import hashlib
 import os
 import random
 import re
@@ -15,12 +16,13 @@ from contextlib import redirect_stderr, redirect_stdout
 import numpy as np
 import pyarrow
 import pytest
-from pyarrow import parquet
+from naive import ragged_tasks
+from pyarrow import csv as pyarrow_csv, parquet
 from tqdm import tqdm
 
 import fastltl as ltl
 from fastltl import cli, train
-from fastltl.io import checkpoints, sources
+from fastltl.io import checkpoints, sources, tables
 from fastltl.io.streams import TaskStream
 
 LEARNERS = ["bayes", "online"]
@@ -170,6 +172,117 @@ def test_result_does_not_depend_on_how_often_it_saves(table, tmp_path, learner):
     once = run_training(table, tmp_path / "once.npz", "--learner", learner)
     often = run_training(table, tmp_path / "often.npz", "--every", 7, "--learner", learner)
     assert often == once
+
+
+RAGGED = ragged_tasks(1, 150, 4, (1, 12))
+
+
+def write_ragged(path, bad=()):
+    """Write ragged tasks, some with a missing number; return tasks as (label, X, y)."""
+    tasks = [(f"s{i}", X.copy(), y.copy()) for i, (X, y) in enumerate(RAGGED)]
+    for i in bad:
+        tasks[i][1][-1, 2] = np.nan
+    X, y = (np.concatenate([task[k] for task in tasks]) for k in (1, 2))
+    labels = np.repeat([label for label, _, _ in tasks], [len(y) for _, _, y in tasks])
+    columns = {name: X[:, j] for j, name in enumerate("abcd")}
+    table = pyarrow.table({"store": labels, **columns, "sales": y})
+    write = parquet.write_table if path.suffix == ".parquet" else pyarrow_csv.write_csv
+    write(table, path)
+    return tasks
+
+
+def learn_plainly(tasks):
+    """Learn from tasks one by one; return the learner, the digest and the tasks left out."""
+    learner, digest, left_out = ltl.BayesLTL(), hashlib.blake2b(digest_size=16), []
+    for label, X, y in tasks:
+        try:
+            learner.partial_fit(X, y)
+        except ValueError:
+            left_out.append(label)
+        for part in (repr(label).encode(), X.data, y.data):
+            digest.update(part)
+    return learner, digest.hexdigest(), left_out
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("bad", [(), (0, 57, 58, 100, 149)])
+def test_blocks_give_the_bits_of_single_tasks(tmp_path, monkeypatch, capsys, kind, bad):
+    """Wherever blocks end, the checkpoint is that of `partial_fit` and of one digest over all."""
+    table = tmp_path / f"t.{kind}"
+    learner, digest, left_out = learn_plainly(write_ragged(table, bad))
+    assert left_out == [f"s{i}" for i in bad]
+    found = []
+    for size, options in ((2**20, ()), (2**20, ("--every", 1)), (2**12, ()), (100, ("--every", 7))):
+        monkeypatch.setattr(tables, "BLOCK_BYTES", size)
+        checkpoint = tmp_path / f"c{len(found)}.npz"
+        found.append(run_training(table, checkpoint, "--skip-bad", *options))
+        skipped = re.findall(r"skipped: task '(s\d+)': column 'c' must", capsys.readouterr().err)
+        assert skipped == left_out
+    assert set(found) == {found[0]}
+    assert_same_state(state_of(checkpoint), learner._run.checkpoint())
+    position = checkpoints.read_checkpoint(checkpoint).position
+    assert position["digest"] == digest
+    assert (position["n_tasks_read"], position["n_left_out"]) == (150, len(bad))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_bad_task_in_a_block_keeps_the_tasks_before_it(tmp_path, monkeypatch, kind):
+    """Also where training resumes in the middle of a block."""
+    table, checkpoint = tmp_path / f"t.{kind}", tmp_path / "c.npz"
+    write_ragged(table)
+    whole = run_training(table, tmp_path / "whole.npz")
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 2**12)
+    for i in (0, 57, 58, 100, 149):
+        tasks = write_ragged(table, [i])
+        assert cli.main(train_arguments(table, checkpoint)) == 2
+        if i:
+            learner, digest, _ = learn_plainly(tasks[:i])
+            assert checkpoints.read_checkpoint(checkpoint).position["digest"] == digest
+            assert_same_state(state_of(checkpoint), learner._run.checkpoint())
+    write_ragged(table)
+    assert run_training(table, checkpoint) == whole
+
+
+def test_interrupted_training_resumes_in_the_middle_of_a_block(tmp_path, monkeypatch, capsys):
+    table, checkpoint = tmp_path / "t.csv", tmp_path / "c.npz"
+    write_ragged(table)
+    whole = run_training(table, tmp_path / "whole.npz")
+    learn, n_tasks = train.Training._learn, []
+
+    def learn_and_stop(self, block):
+        learn(self, block)
+        n_tasks.append(len(block))
+        if len(n_tasks) == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "BLOCK_BYTES", 2**12)
+        patch.setattr(train.Training, "_learn", learn_and_stop)
+        assert cli.main(train_arguments(table, checkpoint)) == 128 + signal.SIGTERM
+    assert "Stopped before the end" in capsys.readouterr().err
+    n_read = checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"]
+    assert n_read == sum(n_tasks) < 150
+    assert run_training(table, checkpoint) == whole
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "n_saves"), [(1e9, 1.0, 1), (0.0, 1e-12, 2), (0.0, np.inf, None)]
+)
+def test_checkpoints_are_written_by_the_clock(tmp_path, monkeypatch, seconds, share, n_saves):
+    """A save waits for its time, and longer if the last one took long; the last is at the end."""
+    table, n_written, n_blocks = tmp_path / "t.csv", [], []
+    write_ragged(table)
+    write, learn = train.write_checkpoint, train.Training._learn
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 2**12)
+    monkeypatch.setattr(train, "SAVE_SECONDS", seconds)
+    monkeypatch.setattr(train, "SAVE_SHARE", share)
+    monkeypatch.setattr(train, "write_checkpoint", lambda *a: n_written.append(write(*a)))
+    monkeypatch.setattr(
+        train.Training, "_learn", lambda self, block: n_blocks.append(learn(self, block))
+    )
+    run_training(table, tmp_path / "c.npz")
+    assert len(n_written) == (n_saves or len(n_blocks))
+    assert len(n_blocks) > 5
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
@@ -436,14 +549,15 @@ def test_forged_learners_are_refused(table, tmp_path, capsys, value):
 
 
 def test_warnings_of_the_reader_are_printed_once(table, tmp_path, monkeypatch, capsys):
-    read = TaskStream.tasks
+    read = TaskStream.blocks
 
-    def tasks(self, hold_back=False):
-        for task in read(self):
-            warnings.warn("column 'a' has the new category '\x1b[2J'", stacklevel=2)
-            yield task
+    def blocks(self, hold_back=False):
+        for block in read(self):
+            for _ in block.labels:
+                warnings.warn("column 'a' has the new category '\x1b[2J'", stacklevel=2)
+            yield block
 
-    monkeypatch.setattr(TaskStream, "tasks", tasks)
+    monkeypatch.setattr(TaskStream, "blocks", blocks)
     run_training(table, tmp_path / "c.npz")
     adapting = ["adapt", str(tmp_path / "c.npz"), str(table), "--out", str(tmp_path / "out")]
     for run in (lambda: None, lambda: cli.main(adapting)):
@@ -564,10 +678,10 @@ SIGNALLED = """
 import os, sys
 from fastltl import cli, train
 learn, numbers = train.Training._learn, iter(range(10**6))
-def learn_after_a_signal(self, task):
-    if next(numbers) == 150:
+def learn_after_a_signal(self, block):
+    if 150 in [next(numbers) for _ in block.labels]:
         os.kill(os.getpid(), int(sys.argv[1]))
-    learn(self, task)
+    learn(self, block)
 train.Training._learn = learn_after_a_signal
 sys.exit(cli.main(sys.argv[2:]))
 """
@@ -580,7 +694,7 @@ sys.exit(cli.main(sys.argv[2:]))
     [("online", signal.SIGINT), ("bayes", signal.SIGTERM), ("bayes", getattr(signal, "SIGHUP", 0))],
 )
 def test_signal_stops_training_after_a_save(tmp_path, learner, number):
-    """The command finishes the current task, saves and exits."""
+    """The command finishes the current block of at most 10 tasks, or the task, saves and exits."""
     table, checkpoint = write_table(tmp_path / "t.csv", list(TASKS) * 2), tmp_path / "c.npz"
     options = "--every", 10, "--allow-repeats", "--learner", learner
     command = [sys.executable, "-c", SIGNALLED, str(int(number))]
@@ -592,7 +706,7 @@ def test_signal_stops_training_after_a_save(tmp_path, learner, number):
     n_read = checkpoints.read_checkpoint(checkpoint).position["n_tasks_read"]
     n_kept = 20 if learner == "online" else 0
     assert f"Learned from {n_read - n_kept} tasks; " in done.stdout
-    assert n_read - n_kept == 151
+    assert n_read - n_kept == (151 if learner == "online" else 160)
 
 
 def test_second_signal_interrupts():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +26,16 @@ from fastltl._validation import Array, is_missing, read_errors
 from fastltl.io.checkpoints import read_npy_header
 from fastltl.io.tables import SAMPLE_BLOCKS, SMALL_BYTES, arrow_errors, arrow_labels, open_table
 
-#: Label, X, y, missing targets and numbers of adjacent rows of one task.
-Run = tuple[Hashable, Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.int64]]
+
+class Batch(NamedTuple):
+    """Rows of a table with their numbers in it; the task of row i is ``labels[codes[i]]``."""
+
+    codes: npt.NDArray[np.int64]
+    labels: Sequence[Hashable]
+    X: Array
+    y: Array
+    missing: npt.NDArray[np.bool_]  #: rows without a target
+    rows: npt.NDArray[np.int64]
 
 
 def check_encoding(encoding: Any) -> Encoding:
@@ -46,16 +53,25 @@ def check_encoding(encoding: Any) -> Encoding:
     return dict(encoding)
 
 
-def _split_runs(
-    codes: Any, labels: Sequence[Hashable], first_row: int, *columns: Any
-) -> Iterator[Run]:
-    """Split rows into runs of one task each; ``labels[codes[i]]`` is the task of row i."""
-    rows = np.arange(first_row, first_row + len(codes))
-    cuts = np.flatnonzero(np.diff(codes)) + 1
-    for lo, hi in pairwise([0, *cuts.tolist(), len(codes)]):
-        if lo < hi:
-            X, y, missing = (column[lo:hi] for column in columns)
-            yield labels[codes[lo]], X, y, missing, rows[lo:hi]
+def _sorted_batches(batches: list[Batch], last: Hashable) -> Iterator[Batch]:
+    """Sort the rows of batches by task, in order of appearance, but the task `last` at the end."""
+    numbers: dict[Hashable, int] = {}
+    codes = [
+        np.array([numbers.setdefault(label, len(numbers)) for label in batch.labels])[batch.codes]
+        for batch in batches
+    ]
+    ranks = np.arange(len(numbers))
+    if last in numbers:
+        ranks[numbers[last]] = len(numbers)
+    joined = np.concatenate(codes)
+    order = np.argsort(ranks[joined], kind="stable")
+    _, _, *columns = zip(*batches, strict=True)
+    arrays = [joined, *map(np.concatenate, columns)]
+    size = max(map(len, codes))
+    for lo in range(0, len(order), size):
+        part = order[lo : lo + size]
+        first, *others = (array[part] for array in arrays)
+        yield Batch(first, list(numbers), *others)
 
 
 def repeat_error(label: Hashable, row: int, path: Path) -> ValueError:
@@ -139,25 +155,18 @@ class Table:
         """The column of targets, if there is one."""
         return [] if self.target is None else [self.target]
 
-    def runs(self, cut: list[bytes] | None, is_sorted: bool) -> Iterator[Run]:
-        """Read the runs; a last line without newline is added to `cut`, if given.
+    def batches(self, cut: list[bytes] | None, is_sorted: bool) -> Iterator[Batch]:
+        """Read the rows in batches; a last line without newline is added to `cut`, if given.
 
-        If `is_sorted`, the runs of a task follow each other, as far as the file is small.
+        If `is_sorted`, the rows of a task follow each other, as far as the file is small.
         """
         if not (is_sorted and self._is_scattered()):
-            yield from self._read_runs(cut)
+            yield from self._read_batches(cut)
             return
-        rest: list[bytes] | None = None if cut is None else []
-        by_task: dict[Hashable, list[Run]] = {}
-        for run in self._read_runs(rest):
-            by_task.setdefault(run[0], []).append(run)
-            last = run[0]
-        if rest:  # the task before a half written line comes last
-            by_task[last] = by_task.pop(last)
-        for runs in by_task.values():
-            yield from runs
-        if cut is not None:
-            cut += rest or []
+        batches = list(self._read_batches(cut))
+        final = batches[-1]
+        # The task before a half written line, which may go on in it, comes last.
+        yield from _sorted_batches(batches, final.labels[final.codes[-1]] if cut else None)
 
     def _is_small(self) -> bool:
         """Return whether the file is so small that its rows may be sorted."""
@@ -187,8 +196,8 @@ class Table:
             codes, _ = arrow_labels(table[self.task])
         return _first_repeat(codes) is not None
 
-    def _read_runs(self, cut: list[bytes] | None) -> Iterator[Run]:
-        """Read the runs in the order of the file."""
+    def _read_batches(self, cut: list[bytes] | None) -> Iterator[Batch]:
+        """Read the rows in the order of the file."""
         encoding, n_rows = self.encoding or {}, 0
         numbers = [*self._targets, *(name for name, texts in encoding.items() if texts is None)]
         names = [self.task, *self._targets, *encoding]
@@ -206,7 +215,8 @@ class Table:
                 if self.target is not None:
                     target = self._table.column(batch.column(self.target), self.target)
                 X, y = feature_matrix(columns, encoding), target.as_numbers()
-                yield from _split_runs(codes, labels, n_rows + 1, X, y, target.missing)
+                rows = np.arange(n_rows + 1, n_rows + 1 + len(y))
+                yield Batch(codes, labels, X, y, target.missing, rows)
                 n_rows += len(y)
 
 
@@ -256,8 +266,8 @@ class Folder:
                     read_npy_header(start, member.file_size)
             return {name: archive[name] for name in archive.files}
 
-    def runs(self, cut: list[bytes] | None, is_sorted: bool) -> Iterator[Run]:
-        """Read the runs, file by file."""
+    def batches(self, cut: list[bytes] | None, is_sorted: bool) -> Iterator[Batch]:
+        """Read the rows, a file at a time."""
         n_rows = 0
         for file in self.files:
             arrays = self._read(file)
@@ -275,14 +285,15 @@ class Folder:
             if X.shape[1] != n_features:
                 wanted = f"the {n_features} features of {self.files[0].name}"
                 raise ValueError(f"{file} must hold {wanted}, got {X.shape[1]}.")
-            rows = np.full(len(y), file.stem)
+            names = np.full(len(y), file.stem)
             if self.task is not None:
-                rows = self._array(file, arrays, self.task)
-            if rows.shape != y.shape:
+                names = self._array(file, arrays, self.task)
+            if names.shape != y.shape:
                 wanted = f"array {self.task!r} must hold {len(y)} labels"
-                raise ValueError(f"{file}: {wanted}, got shape {rows.shape}.")
-            labels, codes = np.unique(rows, return_inverse=True)
-            yield from _split_runs(codes, labels.tolist(), n_rows + 1, X, y, np.isnan(y))
+                raise ValueError(f"{file}: {wanted}, got shape {names.shape}.")
+            labels, codes = np.unique(names, return_inverse=True)
+            rows = np.arange(n_rows + 1, n_rows + 1 + len(y))
+            yield Batch(codes, labels.tolist(), X, y, np.isnan(y), rows)
             n_rows += len(y)
 
     def _array(self, file: Path, arrays: dict[str, Any], name: str) -> Any:

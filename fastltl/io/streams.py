@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
-from operator import itemgetter
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from fastltl._columns import DROP, Encoding
-from fastltl._objective import TaskSource
+from fastltl._objective import Indices, TaskSource
 from fastltl._validation import Array, check_choice, check_path, is_missing
 from fastltl.io.sources import Folder, Table, repeat_error
 from fastltl.tasks import Task, TaskSet
@@ -33,6 +32,40 @@ class StreamedTask(NamedTuple):
     y: Array
     missing: npt.NDArray[np.bool_]
     rows: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tasks that were read together, unchecked: task i has rows offsets[i] to offsets[i + 1]."""
+
+    labels: list[Hashable]
+    offsets: Indices
+    X: Array
+    y: Array
+    missing: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, n_features: int) -> Self:
+        """Return no tasks."""
+        X, y, rows = np.empty((0, n_features)), np.empty(0), np.empty(0, np.int64)
+        return cls([], np.zeros(1, np.int64), X, y, rows < 0, rows)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, start: int, stop: int) -> Block:
+        """Return the tasks from `start` to `stop`; arrays are views."""
+        offsets = self.offsets[start : stop + 1]
+        rows = slice(offsets[0], offsets[-1])
+        X, y, missing, numbers = self.X[rows], self.y[rows], self.missing[rows], self.rows[rows]
+        return Block(self.labels[start:stop], offsets - offsets[0], X, y, missing, numbers)
+
+    def task(self, i: int) -> StreamedTask:
+        """Return a copy of task i, which does not keep the block in memory."""
+        one = self.part(i, i + 1)
+        X, y, missing, rows = one.X.copy(), one.y.copy(), one.missing.copy(), one.rows.copy()
+        return StreamedTask(self.labels[i], X, y, missing, rows)
 
 
 @contextmanager
@@ -59,7 +92,7 @@ def open_stream(
 
     The rows of a task must be adjacent, unless the file is a table of at most 8 megabytes. Memory
     does not grow with the file: it holds the largest task (of a folder, the largest file), about 80
-    megabytes, and 20 bytes for each task read, to detect labels that repeat.
+    megabytes, and 30 bytes for each task read, to detect labels that repeat.
 
     Columns become features by the rules of `TaskSet.from_frame`, as the first 8 megabytes of the
     file suggest, in a Parquet file at 8 bytes a value: files up to that size are seen whole. A
@@ -202,32 +235,67 @@ class TaskStream(TaskSource):
                 )
         return task.X, task.y
 
-    def tasks(self, hold_back: bool = False) -> Generator[StreamedTask, None, Hashable]:
-        """Yield the tasks with their labels, unchecked.
+    def tasks(self) -> Iterator[StreamedTask]:
+        """Yield the tasks one by one, with their labels, unchecked."""
+        for block in self.blocks():
+            for i in range(len(block)):
+                yield block.task(i)
+
+    def blocks(self, hold_back: bool = False) -> Generator[Block, None, Hashable]:
+        """Yield the tasks in blocks of about a megabyte, unchecked.
 
         The last line of a CSV file may have no newline. With `hold_back` it counts as half
         written: neither it nor the last task before it, which may go on in it, is yielded. The
         label of that task is returned, and else None.
         """
-        path, seen, n_rows = self._source.path, _DigestSet(), 0
         cut: list[bytes] | None = [] if hold_back else None
-        is_sorted = self._repeats == "error"
-        for label, runs in groupby(self._source.runs(cut, is_sorted), key=itemgetter(0)):
-            _, *pieces = zip(*runs, strict=True)
-            X, y, missing, rows = map(np.concatenate, pieces)
-            if is_missing(label) or label == "":
-                raise ValueError(
-                    f"every row of {path} must name its task, got no label in row {rows[0]}."
-                )
-            if self._repeats == "error" and not seen.add(label):
-                raise repeat_error(label, rows[0], path)
-            if cut:  # the source has ended, so that this task is the last
-                return cast(Hashable, label)
-            yield StreamedTask(label, X, y, missing, rows)
-            n_rows += len(y)
-        if n_rows == 0:
-            raise ValueError(f"{path} has no rows.")
+        seen = _DigestSet() if self._repeats == "error" else None
+        label: Hashable = None
+        unfinished: list[Sequence[Any]] = []  # parts of the columns of the last task
+        for codes, names, *columns in self._source.batches(cut, self._repeats == "error"):
+            if len(codes) == 0:
+                continue
+            starts = np.concatenate([[0], np.flatnonzero(np.diff(codes)) + 1])
+            labels = [names[code] for code in codes[starts].tolist()]
+            offsets = starts + sum(len(rows) for *_, rows in unfinished)
+            if unfinished and labels[0] == label:
+                offsets[0] = 0
+            elif unfinished:
+                offsets, labels = np.concatenate([[0], offsets]), [label, *labels]
+            if len(labels) == 1:
+                unfinished.append(columns)
+            else:
+                parts = [*unfinished, [column[: starts[-1]] for column in columns]]
+                yield from self._checked(Block(labels[:-1], offsets, *_joined(parts)), seen)
+                unfinished = [[column[starts[-1] :] for column in columns]]
+            label = labels[-1]
+        if not unfinished:
+            raise ValueError(f"{self._source.path} has no rows.")
+        arrays = _joined(unfinished)
+        offsets = np.array([0, len(arrays[-1])])
+        for block in self._checked(Block([label], offsets, *arrays), seen):
+            if cut:
+                return label
+            yield block
         return None
+
+    def _checked(self, block: Block, seen: _DigestSet | None) -> Iterator[Block]:
+        """Yield the tasks before one without a label, or with a label seen before, which raises."""
+        n_tasks, path = len(block), self._source.path
+        n_named = next((i for i, x in enumerate(block.labels) if is_missing(x) or x == ""), n_tasks)
+        n_good = n_named if seen is None else seen.add(block.labels[:n_named])
+        if n_good > 0:
+            yield block.part(0, n_good)
+        if n_good < n_tasks:
+            row = block.rows[block.offsets[n_good]]
+            if n_good < n_named:
+                raise repeat_error(block.labels[n_good], row, path)
+            raise ValueError(f"every row of {path} must name its task, got no label in row {row}.")
+
+
+def _joined(parts: list[Sequence[Any]]) -> list[Any]:
+    """Concatenate the parts of each column."""
+    return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 class _DigestSet:
@@ -237,17 +305,22 @@ class _DigestSet:
         self._sorted = np.empty(0, dtype="S16")
         self._recent: set[bytes] = set()
 
-    def add(self, label: Hashable) -> bool:
-        """Add a label; return False if it was in the set already."""
-        digest = hashlib.blake2b(repr(label).encode(), digest_size=16).digest()
-        digest = digest.replace(b"\0", b"1")  # NumPy drops trailing zero bytes
-        if digest in self._recent:
-            return False
-        place = self._sorted.searchsorted(digest) if len(self._sorted) else 0
-        if place < len(self._sorted) and self._sorted[place] == digest:
-            return False
-        self._recent.add(digest)
-        if len(self._recent) > 4096 + len(self._sorted) // 4:
-            self._sorted = np.union1d(self._sorted, np.array(list(self._recent), dtype="S16"))
+    def add(self, labels: Sequence[Hashable]) -> int:
+        """Add labels up to one that was in the set already; return their number."""
+        # NumPy drops trailing zero bytes.
+        digests = [
+            hashlib.blake2b(repr(label).encode(), digest_size=16).digest().replace(b"\0", b"1")
+            for label in labels
+        ]
+        found = np.array(digests, "S16")
+        places = self._sorted.searchsorted(found)
+        is_old = np.append(self._sorted, b"")[places] == found
+        for i, digest in enumerate(digests):
+            if is_old[i] or digest in self._recent:
+                return i
+            self._recent.add(digest)
+        if len(self._recent) > 4096 + len(self._sorted) // 16:
+            both = np.concatenate([self._sorted, list(self._recent)])
+            self._sorted = np.sort(both, kind="stable")  # merges what is sorted already
             self._recent = set()
-        return True
+        return len(digests)

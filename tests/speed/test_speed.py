@@ -11,10 +11,13 @@ from benchmarks.learners import Batch, BatchError, Independent, Multitask, Path,
 from benchmarks.online import RULES, Online
 from benchmarks.peers import RandomSlopes
 from benchmarks.prior import Prior
+from benchmarks.streams import Stream
 
 CASES = [
     *[(Prior, (size,)) for size in ((50, 20), (10, 20))],
     (RandomSlopes, (100,)),
+    (Stream, ("parquet",)),
+    (Stream, ("csv",)),
     (Kernels, ("task_gradient, regularized", (50, 20))),
     (Kernels, ("task_gradient, error", (50, 20))),
     (Kernels, ("project", (50, 20))),
