@@ -238,7 +238,10 @@ def test_checkpoints_of_every_format_stay_readable(sample):
     fresh = fitted(learner)
     assert found.get_params().keys() == fresh.get_params().keys()
     if name in OTHERS:
-        assert np.allclose(found.D_, fresh.D_, rtol=1e-6)
+        tol = found.get_params().get("tol", 1e-12)  # solvers stop at a gap, each one elsewhere
+        assert np.linalg.norm(found.D_ - fresh.D_) < np.sqrt(tol) * np.linalg.norm(fresh.D_)
+        if hasattr(found, "objective_"):
+            assert np.isclose(found.objective_, fresh.objective_, rtol=tol)
         return
     for _ in range(2):
         if name in PRIORS:
