@@ -198,9 +198,10 @@ def project_gradient(
 def _spectral_step(S: Array, Y: Array, otherwise: float) -> float:
     """<S, S> / <S, Y>, or `otherwise` if that is not a positive number."""
     unit = float(np.abs(S).max()) or 1.0
-    S, Y = S / unit, Y / unit
-    curvature = inner(S, Y)
-    step = inner(S, S) / curvature if curvature > 0.0 else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # as inputs may be 1e150 or larger
+        S, Y = S / unit, Y / unit
+        curvature = inner(S, Y)
+        step = inner(S, S) / curvature if curvature > 0.0 else 0.0
     return step if 0.0 < step < np.inf else otherwise
 
 
