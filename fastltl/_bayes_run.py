@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from fastltl._objective import Indices
 from fastltl._online_run import MOST_TASKS, STATE_TOLERANCE, is_psd
 from fastltl._run import Run
 from fastltl._threads import call_kernel
-from fastltl._validation import Array, check_computed, memory_errors
+from fastltl._validation import Array, memory_errors
+from fastltl.adapted import Prior
 from fastltl.tasks import TaskSet
 
 #: Parts into which several passes split the tasks, to score each with what the others say.
@@ -34,37 +35,6 @@ SQUARES = [0, 2, 3, 5, 7, 8, 9, 11, 12]
 
 #: Largest number in a state, so that products of two do not overflow.
 LARGEST_NUMBER = 1e150
-
-
-class Prior(NamedTuple):
-    """The prior in use, N(mean, covariance) for weights in units, and the units."""
-
-    mean: Array
-    covariance: Array
-    noise: float
-    inflation: float  #: factor of the covariance for a task without samples
-    origin: Array
-    scale: Array
-    y_origin: float
-    y_scale: float
-    has_intercept: bool
-
-    def in_data_units(self, weights: Array, covariance: Array) -> tuple[Array, Array]:
-        """Return weights and their covariance for inputs and targets as the user has them."""
-        factors, offset = np.zeros(len(weights)), np.zeros(len(weights))
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.divide(self.y_scale, self.scale, out=factors, where=self.scale > 0)
-            T = np.diag(factors)
-            if self.has_intercept:
-                T[-1, :-1] = -self.origin[:-1] * factors[:-1]
-                offset[-1] = self.y_origin
-            half = T @ covariance @ T.T / 2.0  # not symmetric to the last bit
-            return check_computed(T @ weights + offset), check_computed(half + half.T)
-
-    @property
-    def noise_in_data_units(self) -> float:
-        """The variance of the noise of a target as the user has it."""
-        return check_computed(self.noise * self.y_scale * self.y_scale)
 
 
 def new_state(
@@ -102,6 +72,15 @@ class BayesRun(Run):
         record = state.records[0]
         super().__init__(state, settings, state.scale.size - int(record["intercept"]))
         self.latest_error = 0.0  #: of the latest task, before it was learned from
+        self._changed()
+
+    def _changed(self) -> None:
+        """Forget what was computed from the state, which has changed."""
+        self._solved: BayesState | None = None
+        self._prior: Prior | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_solved": None, "_prior": None}
 
     @property
     def n_tasks(self) -> int:
@@ -113,11 +92,18 @@ class BayesRun(Run):
 
     def learn_tasks(self, X: Array, y: Array, offsets: Indices) -> int:
         """Learn from the tasks of a block; return how many come before one that is refused."""
-        side, learn_tasks = max(X.shape) + 1, kernels.learn_tasks
-        n_learned, error = call_kernel(learn_tasks, side, self.state, X, y, offsets)
-        if n_learned > 0:
-            self.latest_error = error
-        return int(n_learned)
+        with self.lock:
+            self._changed()
+            side, learn_tasks = max(X.shape) + 1, kernels.learn_tasks
+            n_learned, error = call_kernel(learn_tasks, side, self.state, X, y, offsets)
+            if n_learned > 0:
+                self.latest_error = error
+            return int(n_learned)
+
+    def learn_again(self, X: Array, y: Array, decay: float) -> None:
+        """Learn once more from a task; `decay` makes this visit replace the first."""
+        self._changed()
+        call_kernel(kernels.learn_again, max(X.shape) + 1, self.state, X, y, decay)
 
     @property
     def has_units(self) -> bool:
@@ -131,42 +117,47 @@ class BayesRun(Run):
                 break
             set_units(self.state, X.copy(), y.copy())
 
-    def solved(self) -> BayesState:
+    def solve_pending(self) -> BayesState:
         """Return the state with mean and variances solved for; other arrays are the run's."""
         with self.lock:
             state = self.state
-            if state.records[0]["unscored"] > 0.0:
+            if state.records[0]["unscored"] == 0.0:
+                return state
+            if self._solved is None:
                 names = "variances", "mean", "records"
                 state = state._replace(**{name: getattr(state, name).copy() for name in names})
                 call_kernel(kernels.solve, self.n_features + 1, state)
-            return state
+                self._solved = state
+            return self._solved
 
     def prior(self) -> Prior:
-        """Return a copy of the prior in use.
+        """Return the prior in use, whose arrays stay as they are while the run goes on.
 
         Covariance and noise are scaled by the z-scores of the tasks, so that intervals cover as
         many targets as they say.
         """
         with self.lock:
-            state = self.solved()
-            record = state.records[0]
-            D: Array = call_kernel(prior_covariance, self.n_features, state)
-            return Prior(
-                state.mean * record["mean_share"],
-                record["weight_inflation"] * D,
-                float(record["inflation"] * record["noise"] / record["kappa"]),
-                float(record["prior_inflation"] / record["weight_inflation"]),
-                state.origin.copy(),
-                state.scale.copy(),
-                float(record["y_origin"]),
-                float(record["y_scale"]),
-                bool(record["intercept"]),
-            )
+            if self._prior is None:
+                state = self.solve_pending()
+                record = state.records[0]
+                D: Array = call_kernel(prior_covariance, self.n_features, state)
+                self._prior = Prior(
+                    state.mean * record["mean_share"],
+                    record["weight_inflation"] * D,
+                    float(record["inflation"] * record["noise"] / record["kappa"]),
+                    float(record["prior_inflation"] / record["weight_inflation"]),
+                    state.origin.copy(),
+                    state.scale.copy(),
+                    float(record["y_origin"]),
+                    float(record["y_scale"]),
+                    bool(record["intercept"]),
+                )
+            return self._prior
 
     def mean_covariance(self) -> Array:
         """Return the covariance of the error of m, in units: s (A + R)^-1; see `effects`."""
         with self.lock:
-            state = self.solved()
+            state = self.solve_pending()
             record = state.records[0]
             if not (record["fit_mean"] and record["t"] > 0.0):
                 return np.zeros_like(state.precision)
@@ -206,6 +197,7 @@ class BayesRun(Run):
         state = BayesState(**arrays, records=records)
         check_state(state, self.state)
         self.state = state
+        self._changed()
 
     def merge(self, ends: Sequence[Self]) -> None:
         """Merge runs that started as copies of this one and learned from different tasks.
@@ -229,6 +221,7 @@ class BayesRun(Run):
             call_kernel(kernels.solve_mean, self.n_features + 1, self.state)
             choose(self.state)
         self.state.records["n_tasks"] = starting["n_tasks"] + sum(n_tasks)
+        self._changed()
 
 
 #: Arrays and numbers of a state that are sums over tasks.
@@ -415,8 +408,7 @@ def refine(run: BayesRun, tasks: TaskSet, n_passes: int) -> None:
         for one, indices in learners:
             decay = 1.0 - 1.0 / len(indices)
             for i in indices:
-                X, y = data[i]
-                call_kernel(kernels.learn_again, max(X.shape) + 1, one.state, X, y, decay)
+                one.learn_again(*data[i], decay)
         _score(learners, data)
 
 
@@ -448,3 +440,4 @@ def _score(learners: list[tuple[BayesRun, list[int]]], data: list[tuple[Array, A
         if n_scored > 0 and one.state.records[0]["t"] > 0.0:
             one.state.table[:] = table / n_scored
             choose(one.state)
+            one._changed()

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from fastltl._bayes_run import Prior
 from fastltl._text import spreadsheet_cell
 from fastltl._validation import Array, check_computed, read_errors
+from fastltl.adapted import Prior
 from fastltl.base import RepresentationLearner
 from fastltl.bayes import BayesLTL
 from fastltl.effects import estimates_of, weight_names

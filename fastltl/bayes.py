@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, RegressorMixin
 
-from fastltl._bayes_run import BayesRun, Prior, new_state, refine
-from fastltl._frames import names_of
+from fastltl._bayes_run import BayesRun, new_state, refine
 from fastltl._incremental import IncrementalLearner, refusal_of
-from fastltl._kernels.bayes import posterior, predictive_variances
+from fastltl._kernels.bayes import posterior
 from fastltl._kernels.prior import LARGEST, design
 from fastltl._kernels.spectral import features
 from fastltl._threads import call_kernel
@@ -26,95 +24,10 @@ from fastltl._validation import (
     check_positive,
     check_target,
 )
-from fastltl.adapted import check_names
+from fastltl.adapted import Prior, TaskRegressor
 from fastltl.base import largest_size, solve_each
 from fastltl.effects import Effects, Summary, summarize, task_effects
 from fastltl.tasks import TaskSet
-
-
-class TaskRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Linear regression for one task, with error bars; `BayesLTL.adapt` returns it.
-
-    The weights have a normal posterior distribution given the task's samples, or the prior
-    distribution if there are none.
-
-    Attributes
-    ----------
-    coef_ : ndarray of shape (d,)
-        Posterior mean of the weights.
-    intercept_ : float
-    coef_covariance_ : ndarray of shape (d, d), or (d + 1, d + 1) with an intercept
-        Posterior covariance of the weights; the intercept comes last.
-    noise_ : float
-        Variance of the noise of a target.
-    n_features_in_ : int
-
-    Examples
-    --------
-    >>> import fastltl as ltl
-    >>> environment = ltl.datasets.make_environment(n_features=5, noise=0.1, random_state=0)
-    >>> learner = ltl.BayesLTL().fit(environment.tasks(50, n_samples=8))
-    >>> X, y = environment.tasks(1, n_samples=8)[0]
-    >>> model = learner.adapt(X, y)
-    >>> prediction, std = model.predict(X, return_std=True)
-    >>> model.coef_.shape, std.shape
-    ((5,), (8,))
-    """
-
-    @classmethod
-    def _from_posterior(cls, prior: Prior, weights: Array, covariance: Array, names: Any) -> Self:
-        """Return a regressor for weights of this mean and covariance, in the units of the prior."""
-        model = cls()
-        model._prior, model._weights, model._covariance = prior, weights, covariance
-        model._names = names
-        mean, model.coef_covariance_ = prior.in_data_units(weights, covariance)
-        model.n_features_in_ = len(mean) - prior.has_intercept
-        model.coef_ = mean[: model.n_features_in_]
-        model.intercept_ = float(mean[-1]) if prior.has_intercept else 0.0
-        model.noise_ = prior.noise_in_data_units
-        return model
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "coef_")
-
-    def predict(self, X: npt.ArrayLike, return_std: bool = False) -> Any:
-        """Predict the target of each row of X.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        return_std : bool
-            Whether to return also the standard deviation of each target around its prediction. It
-            includes the noise and what is not known about the weights: a target lies within 1.96
-            of them with probability 0.95. For tasks with few samples the part of the weights is
-            scaled to how far targets were from the prior mean in the tasks seen.
-
-        Returns
-        -------
-        ndarray of shape (n,), or a pair of them
-        """
-        data = check_matrix(X, self.n_features_in_, owner=type(self).__name__)
-        check_names(names_of(X), self._names)
-        prior = self._prior
-        with np.errstate(over="ignore", invalid="ignore"):
-            A = design(prior.origin, prior.scale, data)
-            prediction: Array = prior.y_origin + prior.y_scale * (A @ self._weights)
-            check_computed(prediction)
-            if not check_flag(return_std, "return_std"):
-                return prediction
-            variances = call_kernel(
-                predictive_variances,
-                max(A.shape),
-                self._covariance,
-                prior.covariance,
-                prior.inflation,
-                prior.noise,
-                A,
-            )
-            return prediction, check_computed(prior.y_scale * np.sqrt(variances))
-
-    def __repr__(self) -> str:
-        return f"TaskRegressor({self.n_features_in_} features)"
 
 
 class BayesLTL(IncrementalLearner[BayesRun]):
@@ -225,14 +138,17 @@ class BayesLTL(IncrementalLearner[BayesRun]):
         if not isinstance(tasks, TaskSet):
             return super()._learn_tasks(tasks, name_of)
         run = self.__dict__.get("_run") or self._new_run(tasks.n_features)
+        if tasks.n_features != run.n_features:  # a kernel would write beyond its arrays
+            raise ValueError(f"tasks must have {run.n_features} features, got {tasks.n_features}.")
         n_learned = 0
         for X, y, offsets in tasks.blocks():
-            with run.lock:
-                n_of_block = run.learn_tasks(X, y, offsets)
+            n_of_block = run.learn_tasks(X, y, offsets)
             n_learned += n_of_block
             if n_of_block < len(offsets) - 1:
-                name = "task" if name_of is None else name_of(n_learned)
-                raise ValueError(f"{name}: {self._refusal(*tasks[n_learned])}")
+                error = self._refusal(*tasks[n_learned])
+                if name_of is None:
+                    raise error
+                raise ValueError(f"{name_of(n_learned)}: {error}") from error
         self._continue_run(run, tasks)
         return largest_size(tasks)
 
@@ -338,16 +254,17 @@ class BayesLTL(IncrementalLearner[BayesRun]):
             z = (target - prior.y_origin) / prior.y_scale
         if not max(np.abs(A).max(), np.abs(z).max()) <= LARGEST:
             raise refusal_of(data, target)
-        weights, covariance = call_kernel(
+        weights, K = call_kernel(
             posterior, max(A.shape), prior.mean, prior.covariance, prior.noise, A, z
         )
         return TaskRegressor._from_posterior(
-            prior, check_computed(weights), check_computed(covariance), self._names()
+            prior, check_computed(weights), check_computed(K), self._names()
         )
 
     def _regressor(self, prior: Prior) -> TaskRegressor:
         """Return the regressor of a task without samples."""
-        return TaskRegressor._from_posterior(prior, prior.mean, prior.covariance, self._names())
+        K = np.empty((0, len(prior.mean)))
+        return TaskRegressor._from_posterior(prior, prior.mean, K, self._names())
 
     def _prior_regressor(self, regressors: Sequence[TaskRegressor]) -> TaskRegressor:
         return self._regressor(regressors[0]._prior)
@@ -415,13 +332,13 @@ class BayesLTL(IncrementalLearner[BayesRun]):
     def mean_(self) -> Array:
         """Prior mean of the weights, the intercept last; a copy."""
         prior = self._fitted_run().prior()
-        return prior.in_data_units(prior.mean, prior.covariance)[0]
+        return prior.weights_in_data_units(prior.mean)
 
     @property
     def covariance_(self) -> Array:
         """Prior covariance of the weights, the intercept last; a copy."""
         prior = self._fitted_run().prior()
-        return prior.in_data_units(prior.mean, prior.covariance)[1]
+        return prior.covariance_in_data_units(prior.covariance)
 
     @property
     def noise_(self) -> float:

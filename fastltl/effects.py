@@ -38,12 +38,13 @@ import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import ndtri
 
-from fastltl._bayes_run import BayesRun, Prior
+from fastltl._bayes_run import BayesRun
 from fastltl._frames import import_pandas, label_column
 from fastltl._kernels.prior import design
 from fastltl._objective import Names
 from fastltl._text import printable
 from fastltl._validation import Array, check_positive
+from fastltl.adapted import Prior
 from fastltl.tasks import TaskSet
 
 #: Name of the intercept, the last of the weights.
@@ -208,7 +209,9 @@ class TaskModel(Protocol):
     """The posterior of a task's weights, in units."""
 
     _weights: Array
-    _covariance: Array
+
+    @property
+    def _covariance(self) -> Array: ...
 
 
 class Effects(NamedTuple):
@@ -262,9 +265,10 @@ def interval_factor(level: float) -> float:
 
 def summarize(run: BayesRun, names: Names) -> Summary:
     """Describe the prior of a run that no other thread changes."""
-    prior, state = run.prior(), run.solved()
+    prior, state = run.prior(), run.solve_pending()
     record = state.records[0]
-    means, covariance = prior.in_data_units(state.mean, prior.covariance)
+    means = prior.weights_in_data_units(state.mean)
+    covariance = prior.covariance_in_data_units(prior.covariance)
     errors = standard_errors(prior, run.mean_covariance())
     deviations = standard_errors(prior, prior.covariance)
     sizes = np.sqrt(state.squares)
@@ -293,8 +297,8 @@ def standard_errors(prior: Prior, covariance: Array) -> Array:
     They are nan for features that have not varied, whose units are not known.
     """
     known = (prior.scale > 0.0) & (prior.y_scale > 0.0)
-    _, in_data_units = prior.in_data_units(prior.mean, covariance)
-    return np.where(known, np.sqrt(np.maximum(np.diag(in_data_units), 0.0)), np.nan)
+    variances = np.diag(prior.covariance_in_data_units(covariance))
+    return np.where(known, np.sqrt(np.maximum(variances, 0.0)), np.nan)
 
 
 def task_effects(
@@ -315,7 +319,7 @@ def estimates_of(
 ) -> tuple[Array, Array]:
     """Return the weights of a task of inputs X, and their standard errors, in the data's units."""
     A = design(prior.origin, prior.scale, X.copy())  # kernels take writable arrays
-    weights, _ = prior.in_data_units(model._weights, model._covariance)
+    weights = prior.weights_in_data_units(model._weights)
     total = _total(prior, model._covariance, mean_covariance, A)
     return weights, standard_errors(prior, total)
 
@@ -341,7 +345,7 @@ def ridge_prior(run: BayesRun) -> Prior:
     Weights have mean zero, and each feature the same share of the mean square of the targets: that
     of the learned prior, its mean included. The intercept has a share of its own.
     """
-    prior, state = run.prior(), run.solved()
+    prior, state = run.prior(), run.solve_pending()
     squares = state.squares
     moments = (np.diag(prior.covariance) + state.mean**2) * squares
     n, known = run.n_features, squares > 0.0

@@ -253,7 +253,7 @@ def shrinkage(
     pair = [found.position(feature) for feature in features]
     alone = ridge_prior(learner._fitted_run())
     models = solve_each(lambda X, y: learner._solve(alone, X, y), tasks)
-    own = np.array([alone.in_data_units(model._weights, alone.covariance)[0] for model in models])
+    own = np.array([alone.weights_in_data_units(model._weights) for model in models])
     ax = _new_axes() if ax is None else ax
     _draw_shrinkage(ax, own[:, pair], found.estimates[:, pair], learner.mean_[pair])
     ax.set_title(f"Weights of {len(tasks):,} tasks", **TITLE)

@@ -176,7 +176,7 @@ def test_second_visits_agree_with_the_twin():
     learner, twin = run_beside_twin(tasks, {}, every=10)
     for _ in range(3):
         for X, y in tasks:
-            assert bayes.learn_again(learner._run.state, X, y, 1 - 1 / 30)
+            learner._run.learn_again(X, y, 1 - 1 / 30)
             twin.learn_again(X, y, 1 - 1 / 30)
         assert_equals_twin(learner, twin)
         assert difference(learner._run.state.covariance, twin.S) < 1e-8

@@ -107,7 +107,8 @@ def test_posterior_equals_the_form_in_precisions(n, d, noise):
     rng = np.random.default_rng(n + d)
     (X, y), D, mean = random_task(rng, n, d), random_psd(rng, d, trace=d), rng.normal(size=d)
     D += 0.1 * np.eye(d)
-    weights, covariance = bayes.posterior(mean, D, noise, X, y)
+    weights, K = bayes.posterior(mean, D, noise, X, y)
+    covariance = D - K.T @ K
     expected = np.linalg.inv(np.linalg.inv(D) + X.T @ X / noise)
     # It is a difference from D, so errors are relative to D.
     tolerance = 1e-9 + 1e-12 * np.linalg.norm(D) / np.linalg.norm(expected)
@@ -121,21 +122,25 @@ def test_posterior_of_a_singular_prior_stays_in_its_range():
     rng = np.random.default_rng(0)
     X, y = random_task(rng, 5, 6)
     direction = rng.normal(size=6)
-    weights, covariance = bayes.posterior(np.zeros(6), np.outer(direction, direction), 0.1, X, y)
+    D = np.outer(direction, direction)
+    weights, K = bayes.posterior(np.zeros(6), D, 0.1, X, y)
+    covariance = D - K.T @ K
     x = X @ direction
     assert relative(weights, direction * (x @ y) / (x @ x + 0.1)) < 1e-10
-    assert relative(covariance, np.outer(direction, direction) * 0.1 / (x @ x + 0.1)) < 1e-9
+    assert relative(covariance, D * 0.1 / (x @ x + 0.1)) < 1e-9
 
 
 def test_variances_of_predictions():
     rng = np.random.default_rng(0)
-    C, X = random_psd(rng, 3), rng.normal(size=(5, 3))
-    D = C + random_psd(rng, 3)
+    D, K, X = random_psd(rng, 3) + np.eye(3), rng.normal(size=(2, 3)) / 4, rng.normal(size=(5, 3))
+    C = D - K.T @ K
+    assert np.linalg.eigvalsh(C)[0] > 0
     left = [x @ C @ x / (x @ D @ x) for x in X]
     expected = [x @ C @ x * 3.0**h + 0.2 for x, h in zip(X, left, strict=True)]
-    assert bayes.predictive_variances(C, D, 3.0, 0.2, X) == pytest.approx(expected, rel=1e-12)
-    below_zero = np.diag([-1e-16, 0.0, 0.0])  # by a rounding error
-    assert bayes.predictive_variances(below_zero, D, 3.0, 0.2, X).tolist() == [0.2] * 5
+    found = bayes.predictive_variances(D, K, 3.0, 0.2, X)
+    assert found == pytest.approx(expected, rel=1e-12)
+    D, K = np.diag([1.0, 0.0, 0.0]), np.array([[1.0 + 1e-15, 0.0, 0.0]])  # a rounding error
+    assert bayes.predictive_variances(D, K, 3.0, 0.2, X).tolist() == [0.2] * 5
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 30])

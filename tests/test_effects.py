@@ -194,7 +194,7 @@ def test_standard_errors_of_a_task_by_the_formula(learner, tasks):
     """C + (I - K X) V (I - K X)', all in the units of the data."""
     X, y = tasks[7]
     model, V = learner.adapt(X, y), learner._run.mean_covariance()
-    _, V = learner._run.prior().in_data_units(np.zeros(4), V)
+    V = learner._run.prior().covariance_in_data_units(V)
     A = np.column_stack([X, np.ones(len(X))])
     D = learner.covariance_
     G = np.eye(4) - D @ A.T @ np.linalg.solve(A @ D @ A.T + learner.noise_ * np.eye(len(X)), A)

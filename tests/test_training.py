@@ -834,7 +834,7 @@ def test_tasks_without_targets_are_predicted_from_the_prior(prior, capsys):
     assert np.allclose(found, learner.mean_)
     found = [float(weights[0][f"{name}_se"]) for name in (*"abcd", "intercept")]
     prior_of_run, of_mean = learner._run.prior(), learner._run.mean_covariance()
-    _, of_mean = prior_of_run.in_data_units(np.zeros(5), of_mean)
+    of_mean = prior_of_run.covariance_in_data_units(of_mean)
     assert np.allclose(found, np.sqrt(np.diag(learner.covariance_ + of_mean)), rtol=1e-9)
     assert "Note" not in capsys.readouterr().err
 

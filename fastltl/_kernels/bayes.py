@@ -418,29 +418,27 @@ def inverse_of_triangle(L):
 
 @kernel
 def posterior(mean, D, noise, X, y):
-    """Mean and covariance of a task's weights, given its rows in units."""
+    """Mean of a task's weights, and K of their covariance D - K'K, given its rows in units."""
     R, z = reduce_task(X, y)[:2]
     RD = np.dot(R, D)
     W = whitener(np.dot(RD, R.T), noise)
-    WD = np.dot(W, RD)
-    weights = mean + np.dot(np.dot(W, z - np.dot(R, mean)), WD)
-    covariance = D.copy()
-    add_gram(WD, -1.0, covariance)
-    mirror(covariance)
-    return weights, covariance
+    K = np.dot(W, RD)
+    weights = mean + np.dot(np.dot(W, z - np.dot(R, mean)), K)
+    return weights, K
 
 
 @kernel
-def predictive_variances(C, D, inflation, noise, X):
-    """x'Cx inflation^h + noise for each row x of X, with h = x'Cx / x'Dx.
+def predictive_variances(D, K, inflation, noise, X):
+    """x'Cx inflation^h + noise for each row x of X, with C = D - K'K and h = x'Cx / x'Dx.
 
     D is the prior covariance and C the posterior one: h is what the samples have left open. The
     inflation holds for tasks without samples, h = 1.
     """
-    XC, XD = np.dot(X, C), np.dot(X, D)
+    XD, XK = np.dot(X, D), np.dot(X, K.T)
     variances = np.empty(X.shape[0])
     for i in range(X.shape[0]):
-        after, before = max(0.0, np.dot(XC[i], X[i])), np.dot(XD[i], X[i])
+        before = np.dot(XD[i], X[i])
+        after = max(0.0, before - np.dot(XK[i], XK[i]))
         left = min(1.0, after / before) if before > 0.0 else 0.0
         variances[i] = after * inflation**left + noise
     return variances
