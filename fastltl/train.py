@@ -108,7 +108,7 @@ class Training:
         self.n_read = self.n_skipped = self.n_learned = self.n_saved = 0
         self.is_reading = True  #: whether it waits for a task, so that the learner is unchanged
         self.held_back: Hashable = None  #: label of a last task that may still be written
-        self._digest = hashlib.blake2b(digest_size=16)  # of all tasks read
+        self._digest = hashlib.blake2b(digest_size=16)  # of all tasks counted
         discard_unfinished(path)
         self._saved = saved = _read_training(path) if path.exists() else None
         recorded = None if saved is None else Settings.EARLIER | saved.position["settings"]
@@ -156,8 +156,9 @@ class Training:
             try:
                 kept.append(self.stream.check(block.task(0)))
             except ValueError as error:
-                self._skip(error)
-            self._count(block)
+                self._skip(block, error)
+            else:
+                self._count(block)
         usable = [task for task in kept if len(task[1]) >= 2]
         source = f"the first {n_kept} tasks, kept for validation"
         if not usable:
@@ -269,23 +270,21 @@ class Training:
 
     def _learn(self, block: Block) -> None:
         """Learn from tasks; a block of them at once, up to one that is refused."""
-        while len(block):
-            n_tasks = 0
+        start = 0
+        while start < len(block):
             if self.n_learned and isinstance(self.learner, BayesLTL):
                 run = self.learner._run
                 with run.lock:
-                    n_tasks = run.learn_tasks(block.X, block.y, block.offsets)
-                self.n_learned += n_tasks
-            if n_tasks < len(block):
-                self._count(block.part(0, n_tasks))
-                block = block.part(n_tasks, len(block))
-                self._learn_first(block)
-                n_tasks = 1
-            self._count(block.part(0, n_tasks))
-            block = block.part(n_tasks, len(block))
+                    n_tasks = run.learn_tasks(block.X, block.y, block.offsets[start:])
+                self._count(block.part(start, start + n_tasks))
+                self.n_learned += n_tasks  # last, so that tasks that are not counted are not saved
+                start += n_tasks
+            if start < len(block):
+                self._learn_one(block.part(start, start + 1))
+                start += 1
 
-    def _learn_first(self, block: Block) -> None:
-        """Learn from the first task of a block, which may be refused."""
+    def _learn_one(self, block: Block) -> None:
+        """Learn from the only task of a block, which may be refused."""
         task = block.task(0)
         try:
             X, y = self.stream.check(task)
@@ -294,26 +293,30 @@ class Training:
             with errors_naming(task):
                 self.learner.partial_fit(X, y)
         except ValueError as error:
-            self._skip(error)
+            self._skip(block, error)
         else:
             if self.n_learned == 0:
                 self.learner._remember_features(self.stream)
-            self.n_learned += 1
+            self._count(block)
+            self.n_learned += 1  # last, as in _learn
 
-    def _skip(self, error: ValueError) -> None:
-        """Skip a task, and print why; raise the error if bad tasks are not to be skipped."""
+    def _skip(self, block: Block, error: ValueError) -> None:
+        """Skip the only task of a block, and print why; raise the error unless `skip_bad`."""
         if not self.skip_bad:
             raise error
         tqdm.write(f"skipped: {printable(error)}", file=sys.stderr)
+        self._count(block)
         self.n_skipped += 1
 
     def _count(self, block: Block) -> None:
         """Count tasks as read, and add them to the digest of the stream."""
-        X, y = block.X.data, block.y.data
-        parts: list[Any] = []
+        X, y, d = block.X.ravel().data, block.y.data, block.X.shape[1]
+        digest = self._digest.copy()  # so that a failure adds none of them
         for label, (lo, hi) in zip(block.labels, pairwise(block.offsets.tolist()), strict=True):
-            parts += repr(label).encode(), X[lo:hi], y[lo:hi]
-        self._digest.update(b"".join(parts))
+            digest.update(repr(label).encode())
+            digest.update(X[d * lo : d * hi])
+            digest.update(y[lo:hi])
+        self._digest = digest
         self.n_read += len(block)
 
     def save(self) -> None:
