@@ -182,6 +182,24 @@ def test_digest_set_uses_few_bytes_per_label():
     assert labels.add(["newer", "newer"]) == 1
 
 
+def test_digest_set_agrees_with_a_set():
+    """Labels repeat within a block, soon after, and once thousands have come since."""
+    rng = np.random.default_rng(0)
+    labels, seen = streams._DigestSet(), set()
+    assert labels.add([]) == 0
+    for _ in range(2000):
+        block = rng.integers(100_000, size=rng.integers(1, 30)).tolist()
+        n_new = 0
+        for label in block:
+            if label in seen:
+                break
+            seen.add(label)
+            n_new += 1
+        assert labels.add(block) == n_new
+    assert len(seen) > 12_000
+    assert all(labels.add([label]) == 0 for label in seen)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_bad_number_is_reported_when_its_task_is_read(written, value):
     tasks = [(X.copy(), y.copy()) for X, y in TASKS]

@@ -302,7 +302,7 @@ class _DigestSet:
     """A set of labels that stores 16 bytes for each: recent digests in a set, others sorted."""
 
     def __init__(self) -> None:
-        self._sorted = np.empty(0, dtype="S16")
+        self._sorted = np.array([b""], dtype="S16")  # it begins with what is below any digest
         self._recent: set[bytes] = set()
 
     def add(self, labels: Sequence[Hashable]) -> int:
@@ -313,8 +313,7 @@ class _DigestSet:
             for label in labels
         ]
         found = np.array(digests, "S16")
-        places = self._sorted.searchsorted(found)
-        is_old = np.append(self._sorted, b"")[places] == found
+        is_old = self._sorted[self._sorted.searchsorted(found, side="right") - 1] == found
         for i, digest in enumerate(digests):
             if is_old[i] or digest in self._recent:
                 return i
