@@ -270,7 +270,8 @@ class TaskSet(TaskCollection):
         cuts = np.flatnonzero(np.diff(codes)) + 1
         for lo, hi in pairwise([0, *cuts.tolist(), len(self)]):
             part = self[lo:hi]
-            yield part._X.copy(), part._y.copy(), part._offsets
+            # All writable, as in a stream: other types would compile the kernels again.
+            yield part._X.copy(), part._y.copy(), part._offsets.copy()
 
     @property
     def n_features(self) -> int:

@@ -1037,6 +1037,38 @@ def test_train_and_adapt_with_a_folder(tmp_path, capsys):
     assert checkpoints.read_checkpoint(tmp_path / "other.npz").position["n_tasks_read"] == 29
 
 
+COMPILING = """
+import importlib, pkgutil, sys
+from fastltl import _kernels, cli, train
+modules = [importlib.import_module(f"fastltl._kernels.{m.name}") for m in
+           pkgutil.iter_modules(_kernels.__path__)]
+def n_compiled():
+    return {f"{module.__name__}.{name}": len(kernel.signatures) for module in modules
+            for name, kernel in vars(module).items() if hasattr(kernel, "signatures")}
+learner, *arguments = sys.argv[1:]
+train.compile_kernels(learner)
+before = n_compiled()
+assert cli.main(arguments) == 0
+after = n_compiled()
+print({name: (before[name], n) for name, n in after.items() if n != before[name]})
+if learner == "bayes":
+    assert after["fastltl._kernels.bayes.learn_tasks"] == 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.compiled
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_training_compiles_nothing_after_the_first_message(table, tmp_path, learner):
+    """A process that has just started compiles, or loads, the kernels for one kind of arrays."""
+    arguments = train_arguments(table, tmp_path / "c.npz", "--learner", learner)
+    found = subprocess.run(
+        [sys.executable, "-c", COMPILING, learner, *arguments], capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "{}"
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_folder_of_one_large_file_is_learned_in_blocks(tmp_path, monkeypatch, order):
     monkeypatch.setattr(sources, "BLOCK_NUMBERS", 300)
