@@ -121,7 +121,8 @@ class Training:
             encoding = None if saved is None else encoding_of(saved, source)
         columns, drop = (settings.task, settings.target, settings.features), settings.drop
         self.stream = open_stream(source, *columns, repeats, drop=drop, encoding=encoding)
-        self._blocks, self._rest = self._read(), Block.empty(self.stream.n_features)
+        self._blocks, self._block = self._read(), Block.empty(self.stream.n_features)
+        self._n_taken = 0  # tasks of the block that `_next` has returned
         if path.suffix == ".npz" and self.stream.path == path.resolve().parent:
             raise ValueError(f"checkpoint must be outside the folder of the stream, got {path}.")
 
@@ -134,16 +135,16 @@ class Training:
         self.held_back = yield from self.stream.blocks(hold_back=True)
 
     def _next(self, n_most: int) -> Block:
-        """Return the next tasks, at most so many; none at the end of the stream."""
+        """Return the next tasks of a block, at most `n_most`; none at the end of the stream."""
         self.is_reading = True
         try:
-            if len(self._rest) == 0:
-                self._rest = next(self._blocks, self._rest)
+            if self._n_taken == len(self._block):
+                self._block, self._n_taken = next(self._blocks, self._block.part(0, 0)), 0
         finally:
             self.is_reading = False
-        block, n_tasks = self._rest, min(n_most, len(self._rest))
-        self._rest = block.part(n_tasks, len(block))
-        return block.part(0, n_tasks)
+        start = self._n_taken
+        self._n_taken = min(start + n_most, len(self._block))
+        return self._block.part(start, self._n_taken)
 
     def _start(self) -> BayesLTL | OnlineLTLPath:
         """Create the learner; one that needs it keeps the first tasks for validation."""
