@@ -214,7 +214,7 @@ class Training:
         with tqdm(unit="task", initial=self.n_read, desc="learning") as bar:
             while not self.should_stop():
                 try:
-                    n_most = every + self.n_saved - self.n_read if every else MOST_TASKS
+                    n_most = every + self.n_saved - self.n_read if every else sys.maxsize
                     if len(block := self._next(1 if is_online else max(1, n_most))) == 0:
                         has_ended = True
                         break
@@ -228,7 +228,8 @@ class Training:
                     self._save_after(error)
                     raise
                 start, n_unsaved = time.perf_counter(), self.n_read - self.n_saved
-                if n_unsaved >= every if every else start >= next_save:
+                is_due = (n_unsaved >= every) if every else (start >= next_save)
+                if is_due:
                     self.save()
                     end = time.perf_counter()
                     next_save = end + max(SAVE_SECONDS, (end - start) / SAVE_SHARE)
