@@ -41,16 +41,16 @@ class Objective(Protocol):
 
     @property
     def feature_scales(self) -> Array:
-        """Size of each feature, relative to the largest."""
+        """Return the size of each feature, relative to the largest."""
 
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
-        """F(D) and its gradient, a symmetric matrix."""
+        """Return F(D) and its gradient, a symmetric matrix."""
 
     def curvature(self, V: Array, W: Array) -> Array:
         """G'V, d x r, for the derivative G' of the gradient at D = VV' along VW' + WV'."""
 
     def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
-        """Ridge weights of each task with D, by rows, and intercepts, in the units of y."""
+        """Return ridge weights of each task with D, by rows, and intercepts, in the units of y."""
 
 
 class TaskSource(ABC):
@@ -70,7 +70,7 @@ class TaskSource(ABC):
 
     @abstractmethod
     def collection(self) -> TaskCollection:
-        """All the tasks at once."""
+        """Return all the tasks at once."""
 
 
 class TaskCollection(TaskSource):
@@ -88,10 +88,10 @@ class TaskCollection(TaskSource):
 
     @abstractmethod
     def mean_objective(self, regularized: bool, fit_intercept: bool, n_threads: int) -> Objective:
-        """Mean over tasks of the error objective or, `regularized`, of the regularized one."""
+        """Return the mean over tasks of the error objective, or of the regularized one."""
 
     def collection(self) -> TaskCollection:
-        """The tasks themselves."""
+        """Return the tasks themselves."""
         return self
 
 
@@ -162,7 +162,7 @@ def left_out_ridge(A: Array, y: Array, fit_intercept: bool) -> Array:
 
 
 def ridge_paths(tasks: ReducedTasks, lams: Array, n_threads: int) -> Array:
-    """Weights of ordinary ridge regression, D = I / lam, of shape (tasks, lams, d)."""
+    """Return the weights of ordinary ridge regression, D = I / lam, of shape (tasks, lams, d)."""
     n_tasks, d = len(tasks.sizes), tasks.n_features
     weights = np.empty((n_tasks, len(lams), d))
     work = 2.0 * tasks.R.size * (len(lams) + d)
@@ -171,7 +171,7 @@ def ridge_paths(tasks: ReducedTasks, lams: Array, n_threads: int) -> Array:
 
 
 def relative_scales(squares: Sequence[tuple[float, Array]]) -> Array:
-    """Root mean square of each feature, relative to the largest; 1 if it is 0 to rounding.
+    """Return the root mean squares of features over the largest; 1 for one that is 0 to rounding.
 
     A feature that is constant in each task is 0 once the tasks are centred. `squares` are the
     `MeanObjective.feature_squares` of parts of the tasks.
@@ -201,12 +201,12 @@ class MeanObjective:
         shape = self.n_tasks, self.n_features
         self._values, self._A, self._B = np.empty(shape[0]), np.empty(shape), np.empty(shape)
         # The D, or the V with D = VV', of the latest evaluation; at a V the duals are kept.
-        self._D = self._V = np.empty((0, 0))
+        self._D = self._V = self._AV = self._BV = np.empty((0, 0))
         self._duals = np.empty(tasks.dual_starts[-1])
 
     @property
     def feature_squares(self) -> tuple[float, Array]:
-        """A unit, and the sum of the squares of each feature in units of it.
+        """Return a unit, and the sum of the squares of each feature in units of it.
 
         The unit is 1, or the largest input where squares might overflow or underflow.
         """
@@ -219,7 +219,7 @@ class MeanObjective:
 
     @cached_property
     def feature_scales(self) -> Array:
-        """Size of each feature, relative to the largest; see `relative_scales`."""
+        """Return the size of each feature, relative to the largest; see `relative_scales`."""
         return relative_scales([self.feature_squares])
 
     @property
@@ -230,7 +230,7 @@ class MeanObjective:
         return check_computed(float(np.mean(squares / tasks.sizes)))
 
     def value_and_gradient(self, D: Array) -> tuple[float, Array]:
-        """F(D) and its gradient."""
+        """Return F(D) and its gradient."""
         with one_blas_thread:
             F = kernels.low_rank_factor(D, self.feature_scales)
             self._evaluate(D, F if len(F) <= LOW_RANK * len(D) else F[:0], self._duals[:0])
@@ -286,14 +286,10 @@ class MeanObjective:
             change += change if self.regularized else A.T @ (dB @ V) + dB.T @ AV
         return change / -self.n_tasks
 
-    def evaluate_at(self, D: Array) -> None:
-        """Evaluate at D, unless it is the latest D."""
+    def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
+        """Return ridge weights D a of each task, by rows, and intercepts, in the units of y."""
         if not np.array_equal(D, self._D):
             self.value_and_gradient(D)
-
-    def weights_and_intercepts(self, D: Array) -> tuple[Array, Array]:
-        """Ridge weights D a of each task, by rows, and intercepts, in the units of y."""
-        self.evaluate_at(D)
         weights = check_computed(self._A @ D * self.target_unit)
         along_means = np.sum(weights * self.tasks.x_means, axis=1)
         return weights, check_computed(self.tasks.y_means * self.target_unit - along_means)

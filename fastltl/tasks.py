@@ -270,7 +270,8 @@ class TaskSet(TaskCollection):
         cuts = np.flatnonzero(np.diff(codes)) + 1
         for lo, hi in pairwise([0, *cuts.tolist(), len(self)]):
             part = self[lo:hi]
-            yield part._X.copy(), part._y.copy(), part._offsets
+            # All writable, as in a stream: other types would compile the kernels again.
+            yield part._X.copy(), part._y.copy(), part._offsets.copy()
 
     @property
     def n_features(self) -> int:
@@ -368,14 +369,13 @@ class TaskSet(TaskCollection):
             )
         order = check_generator(random_state).permutation(len(self))
         # The 1e-9 absorbs rounding errors in the cumulative sum.
-        ends = np.floor(np.cumsum(wanted) * len(self) + 0.5 + 1e-9).astype(int)
-        starts = np.concatenate([[0], ends[:-1]])
-        if (ends == starts).any():
+        cuts = np.floor(np.cumsum([0.0, *wanted]) * len(self) + 0.5 + 1e-9).astype(int)
+        if (np.diff(cuts) == 0).any():
             raise ValueError(
                 f"fractions must give each part at least one of the {len(self)} tasks, "
                 f"got {fractions!r}."
             )
-        return tuple(self[order[i:j]] for i, j in zip(starts, ends, strict=True))
+        return tuple(self[order[i:j]] for i, j in pairwise(cuts))
 
     def split_samples(
         self, fraction: float, random_state: int | np.random.Generator | None = None

@@ -108,7 +108,7 @@ class Training:
         self.n_read = self.n_skipped = self.n_learned = self.n_saved = 0
         self.is_reading = True  #: whether it waits for a task, so that the learner is unchanged
         self.held_back: Hashable = None  #: label of a last task that may still be written
-        self._digest = hashlib.blake2b(digest_size=16)  # of all tasks read
+        self._digest = hashlib.blake2b(digest_size=16)  # of all tasks counted
         discard_unfinished(path)
         self._saved = saved = _read_training(path) if path.exists() else None
         recorded = None if saved is None else Settings.EARLIER | saved.position["settings"]
@@ -121,7 +121,8 @@ class Training:
             encoding = None if saved is None else encoding_of(saved, source)
         columns, drop = (settings.task, settings.target, settings.features), settings.drop
         self.stream = open_stream(source, *columns, repeats, drop=drop, encoding=encoding)
-        self._blocks, self._rest = self._read(), Block.empty(self.stream.n_features)
+        self._blocks, self._block = self._read(), Block.empty(self.stream.n_features)
+        self._n_taken = 0  # tasks of the block that `_next` has returned
         if path.suffix == ".npz" and self.stream.path == path.resolve().parent:
             raise ValueError(f"checkpoint must be outside the folder of the stream, got {path}.")
 
@@ -134,16 +135,16 @@ class Training:
         self.held_back = yield from self.stream.blocks(hold_back=True)
 
     def _next(self, n_most: int) -> Block:
-        """Return the next tasks, at most so many; none at the end of the stream."""
+        """Return the next tasks of a block, at most `n_most`; none at the end of the stream."""
         self.is_reading = True
         try:
-            if len(self._rest) == 0:
-                self._rest = next(self._blocks, self._rest)
+            if self._n_taken == len(self._block):
+                self._block, self._n_taken = next(self._blocks, self._block.part(0, 0)), 0
         finally:
             self.is_reading = False
-        block, n_tasks = self._rest, min(n_most, len(self._rest))
-        self._rest = block.part(n_tasks, len(block))
-        return block.part(0, n_tasks)
+        start = self._n_taken
+        self._n_taken = min(start + n_most, len(self._block))
+        return self._block.part(start, self._n_taken)
 
     def _start(self) -> BayesLTL | OnlineLTLPath:
         """Create the learner; one that needs it keeps the first tasks for validation."""
@@ -156,8 +157,9 @@ class Training:
             try:
                 kept.append(self.stream.check(block.task(0)))
             except ValueError as error:
-                self._skip(error)
-            self._count(block)
+                self._skip(block, error)
+            else:
+                self._count(block)
         usable = [task for task in kept if len(task[1]) >= 2]
         source = f"the first {n_kept} tasks, kept for validation"
         if not usable:
@@ -212,7 +214,7 @@ class Training:
         with tqdm(unit="task", initial=self.n_read, desc="learning") as bar:
             while not self.should_stop():
                 try:
-                    n_most = every + self.n_saved - self.n_read if every else MOST_TASKS
+                    n_most = every + self.n_saved - self.n_read if every else sys.maxsize
                     if len(block := self._next(1 if is_online else max(1, n_most))) == 0:
                         has_ended = True
                         break
@@ -226,7 +228,8 @@ class Training:
                     self._save_after(error)
                     raise
                 start, n_unsaved = time.perf_counter(), self.n_read - self.n_saved
-                if n_unsaved >= every if every else start >= next_save:
+                is_due = (n_unsaved >= every) if every else (start >= next_save)
+                if is_due:
                     self.save()
                     end = time.perf_counter()
                     next_save = end + max(SAVE_SECONDS, (end - start) / SAVE_SHARE)
@@ -269,23 +272,21 @@ class Training:
 
     def _learn(self, block: Block) -> None:
         """Learn from tasks; a block of them at once, up to one that is refused."""
-        while len(block):
-            n_tasks = 0
+        start = 0
+        while start < len(block):
             if self.n_learned and isinstance(self.learner, BayesLTL):
                 run = self.learner._run
                 with run.lock:
-                    n_tasks = run.learn_tasks(block.X, block.y, block.offsets)
-                self.n_learned += n_tasks
-            if n_tasks < len(block):
-                self._count(block.part(0, n_tasks))
-                block = block.part(n_tasks, len(block))
-                self._learn_first(block)
-                n_tasks = 1
-            self._count(block.part(0, n_tasks))
-            block = block.part(n_tasks, len(block))
+                    n_tasks = run.learn_tasks(block.X, block.y, block.offsets[start:])
+                self._count(block.part(start, start + n_tasks))
+                self.n_learned += n_tasks  # last, so that tasks that are not counted are not saved
+                start += n_tasks
+            if start < len(block):
+                self._learn_one(block.part(start, start + 1))
+                start += 1
 
-    def _learn_first(self, block: Block) -> None:
-        """Learn from the first task of a block, which may be refused."""
+    def _learn_one(self, block: Block) -> None:
+        """Learn from the only task of a block, which may be refused."""
         task = block.task(0)
         try:
             X, y = self.stream.check(task)
@@ -294,26 +295,30 @@ class Training:
             with errors_naming(task):
                 self.learner.partial_fit(X, y)
         except ValueError as error:
-            self._skip(error)
+            self._skip(block, error)
         else:
             if self.n_learned == 0:
                 self.learner._remember_features(self.stream)
-            self.n_learned += 1
+            self._count(block)
+            self.n_learned += 1  # last, as in _learn
 
-    def _skip(self, error: ValueError) -> None:
-        """Skip a task, and print why; raise the error if bad tasks are not to be skipped."""
+    def _skip(self, block: Block, error: ValueError) -> None:
+        """Skip the only task of a block, and print why; raise the error unless `skip_bad`."""
         if not self.skip_bad:
             raise error
         tqdm.write(f"skipped: {printable(error)}", file=sys.stderr)
+        self._count(block)
         self.n_skipped += 1
 
     def _count(self, block: Block) -> None:
         """Count tasks as read, and add them to the digest of the stream."""
-        X, y = block.X.data, block.y.data
-        parts: list[Any] = []
+        X, y, d = block.X.ravel().data, block.y.data, block.X.shape[1]
+        digest = self._digest.copy()  # so that a failure adds none of them
         for label, (lo, hi) in zip(block.labels, pairwise(block.offsets.tolist()), strict=True):
-            parts += repr(label).encode(), X[lo:hi], y[lo:hi]
-        self._digest.update(b"".join(parts))
+            digest.update(repr(label).encode())
+            digest.update(X[d * lo : d * hi])
+            digest.update(y[lo:hi])
+        self._digest = digest
         self.n_read += len(block)
 
     def save(self) -> None:

@@ -182,6 +182,24 @@ def test_digest_set_uses_few_bytes_per_label():
     assert labels.add(["newer", "newer"]) == 1
 
 
+def test_digest_set_agrees_with_a_set():
+    """Labels repeat within a block, soon after, and once thousands have come since."""
+    rng = np.random.default_rng(0)
+    labels, seen = streams._DigestSet(), set()
+    assert labels.add([]) == 0
+    for _ in range(2000):
+        block = rng.integers(100_000, size=rng.integers(1, 30)).tolist()
+        n_new = 0
+        for label in block:
+            if label in seen:
+                break
+            seen.add(label)
+            n_new += 1
+        assert labels.add(block) == n_new
+    assert len(seen) > 12_000
+    assert all(labels.add([label]) == 0 for label in seen)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_bad_number_is_reported_when_its_task_is_read(written, value):
     tasks = [(X.copy(), y.copy()) for X, y in TASKS]
@@ -254,6 +272,29 @@ def test_folder_with_one_task_per_file(tmp_path):
     X, y = next(iter(stream))
     assert np.array_equal(X[:, :3], TASKS[1][0])
     assert np.array_equal(X[:, 3], np.arange(len(y)))
+
+
+@pytest.mark.parametrize("n_rows", [1, 3, 7, 1000])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_large_file_of_a_folder_is_read_in_blocks(tmp_path, monkeypatch, n_rows, order):
+    """Tasks whose rows are in several batches are whole; their rows go on from file to file."""
+    monkeypatch.setattr(sources, "BLOCK_NUMBERS", 4 * n_rows)
+    X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
+    labels = np.repeat(np.arange(30), [len(y) for _, y in TASKS])
+    for name, part in (("a", slice(0, 300)), ("b", slice(300, None))):
+        arrays = {"X": np.asarray(X[part], order=order), "y": y[part], "task": labels[part]}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    blocks = list(ltl.open_stream(tmp_path, "task").blocks())
+    assert [label for block in blocks for label in block.labels] == [*range(30)]
+    assert np.concatenate([block.rows for block in blocks]).tolist() == [*range(1, len(y) + 1)]
+    assert (len(blocks) > 3) == (n_rows < 1000)
+    longest = max(len(y) for _, y in TASKS)
+    assert max(len(block.y) for block in blocks) <= longest + n_rows
+    found = [block.part(i, i + 1) for block in blocks for i in range(len(block))]
+    for one, (X, y) in zip(found, TASKS, strict=True):
+        assert one.X.flags.c_contiguous
+        assert np.array_equal(one.X, X)
+        assert np.array_equal(one.y, y)
 
 
 CSV = "task,a,y\nt,1,2\n"

@@ -410,6 +410,34 @@ def test_half_learned_task_is_not_saved(
     assert run_training(table, checkpoint) == whole
 
 
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("n_counted", [0, 1, 54, 57, 60])
+def test_failed_count_learns_no_task_twice(table, tmp_path, monkeypatch, learner, n_counted):
+    """Memory may run out once tasks are learned, or skipped, and before they are counted."""
+    lines = table.read_text().splitlines()
+    for number in (50, 54):
+        i = 1 + 5 * number
+        assert lines[i].startswith(f"s{number},")
+        lines[i] = f"s{number},0,0,0,0,x"
+    table.write_text("\n".join([*lines, ""]))
+    options = "--learner", learner, "--skip-bad", "--every", 20, "--allow-repeats"
+    if learner == "online":
+        options += "--validation", 10
+    whole, checkpoint = run_training(table, tmp_path / "whole.npz", *options), tmp_path / "c.npz"
+    numbers = iter(range(10**6))
+
+    def fail(label):
+        if next(numbers) == n_counted:
+            raise MemoryError
+        return repr(label)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "repr", fail, raising=False)
+        assert cli.main(train_arguments(table, checkpoint, *options)) == 2
+    assert checkpoint.exists() == (n_counted > 1)
+    assert run_training(table, checkpoint, *options) == whole
+
+
 def test_interrupted_save_keeps_the_old_checkpoint(table, tmp_path, monkeypatch, capsys):
     """A second signal may arrive within a save."""
     whole, checkpoint = run_training(table, tmp_path / "whole.npz"), tmp_path / "c.npz"

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import fastltl as ltl
 from fastltl import cli, train
+from fastltl._bayes_run import BayesRun
 from fastltl.io import checkpoints, sources, tables
 from fastltl.io.streams import TaskStream
 
@@ -1034,6 +1035,62 @@ def test_train_and_adapt_with_a_folder(tmp_path, capsys):
     assert cli.main([*command, str(tmp_path / "other.npz")]) == 2
     assert "031.npz cannot be read as .npz" in capsys.readouterr().err
     assert checkpoints.read_checkpoint(tmp_path / "other.npz").position["n_tasks_read"] == 29
+
+
+COMPILING = """
+import importlib, pkgutil, sys
+from fastltl import _kernels, cli, train
+modules = [importlib.import_module(f"fastltl._kernels.{m.name}") for m in
+           pkgutil.iter_modules(_kernels.__path__)]
+def n_compiled():
+    return {f"{module.__name__}.{name}": len(kernel.signatures) for module in modules
+            for name, kernel in vars(module).items() if hasattr(kernel, "signatures")}
+learner, *arguments = sys.argv[1:]
+train.compile_kernels(learner)
+before = n_compiled()
+assert cli.main(arguments) == 0
+after = n_compiled()
+print({name: (before[name], n) for name, n in after.items() if n != before[name]})
+if learner == "bayes":
+    assert after["fastltl._kernels.bayes.learn_tasks"] == 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.compiled
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_training_compiles_nothing_after_the_first_message(table, tmp_path, learner):
+    """A process that has just started compiles, or loads, the kernels for one kind of arrays."""
+    arguments = train_arguments(table, tmp_path / "c.npz", "--learner", learner)
+    found = subprocess.run(
+        [sys.executable, "-c", COMPILING, learner, *arguments], capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "{}"
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_folder_of_one_large_file_is_learned_in_blocks(tmp_path, monkeypatch, order):
+    monkeypatch.setattr(sources, "BLOCK_NUMBERS", 300)
+    (tmp_path / "folder").mkdir()
+    X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))
+    arrays = {"X": np.asarray(X, order=order), "y": y, "task": np.repeat(np.arange(150), 5)}
+    np.savez(tmp_path / "folder" / "a.npz", **arrays)
+    learn, lengths = BayesRun.learn_tasks, []
+
+    def learn_tasks(self, X, y, offsets):
+        lengths.append(len(y))
+        return learn(self, X, y, offsets)
+
+    monkeypatch.setattr(BayesRun, "learn_tasks", learn_tasks)
+    arguments = ["train", str(tmp_path / "folder"), "--task", "task", "--target", "y"]
+    assert cli.main([*arguments, "--checkpoint", str(tmp_path / "c.npz")]) == 0
+    assert len(lengths) > 12
+    assert max(lengths) <= 65
+    learner = ltl.BayesLTL()
+    for X, y in TASKS:
+        learner.partial_fit(X, y)
+    assert_same_state(state_of(tmp_path / "c.npz"), learner._run.checkpoint())
 
 
 @pytest.mark.parametrize("kind", ["decimal", "binary", "timestamp[ns]", "time64[ns]", "int64"])

@@ -112,7 +112,7 @@ def _positional(file: str) -> str:
 
 def quote(text: str) -> str:
     """Quote text for a shell; control characters become escapes, which bash and zsh read."""
-    if sys.platform == "win32":  # no shell of Windows reads escapes, and one no single quotes
+    if sys.platform == "win32":  # Windows shells read no escapes, and cmd reads no single quotes
         return subprocess.list2cmdline([printable(text)])
     if printable(text) == text:
         return shlex.quote(text)

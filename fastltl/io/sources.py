@@ -1,4 +1,4 @@
-"""Read the rows of tables, and of folders of .npz files, in runs of one task each."""
+"""Read the rows of tables, and of folders of .npz files, in batches."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from fastltl._columns import (
 from fastltl._validation import Array, is_missing, read_errors
 from fastltl.io.checkpoints import read_npy_header
 from fastltl.io.tables import SAMPLE_BLOCKS, SMALL_BYTES, arrow_errors, arrow_labels, open_table
+from fastltl.tasks import BLOCK_NUMBERS
 
 
 class Batch(NamedTuple):
@@ -53,7 +54,7 @@ def check_encoding(encoding: Any) -> Encoding:
     return dict(encoding)
 
 
-def _sorted_batches(batches: list[Batch], last: Hashable) -> Iterator[Batch]:
+def _sort_batches(batches: list[Batch], last: Hashable) -> Iterator[Batch]:
     """Sort the rows of batches by task, in order of appearance, but the task `last` at the end."""
     numbers: dict[Hashable, int] = {}
     codes = [
@@ -166,7 +167,7 @@ class Table:
         batches = list(self._read_batches(cut))
         final = batches[-1]
         # The task before a half written line, which may go on in it, comes last.
-        yield from _sorted_batches(batches, final.labels[final.codes[-1]] if cut else None)
+        yield from _sort_batches(batches, final.labels[final.codes[-1]] if cut else None)
 
     def _is_small(self) -> bool:
         """Return whether the file is so small that its rows may be sorted."""
@@ -267,7 +268,7 @@ class Folder:
             return {name: archive[name] for name in archive.files}
 
     def batches(self, cut: list[bytes] | None, is_sorted: bool) -> Iterator[Batch]:
-        """Read the rows, a file at a time."""
+        """Read the rows in batches, none of which holds rows of two files."""
         n_rows = 0
         for file in self.files:
             arrays = self._read(file)
@@ -281,7 +282,9 @@ class Folder:
                     f"{file} must hold a vector of targets, and features with a row for each, got "
                     f"the shapes {shapes}."
                 )
-            X, n_features = np.column_stack(columns), len(self.feature_names)
+            # A single matrix would keep its Fortran order, for which kernels are not compiled.
+            X = np.ascontiguousarray(np.column_stack(columns))
+            n_features = len(self.feature_names)
             if X.shape[1] != n_features:
                 wanted = f"the {n_features} features of {self.files[0].name}"
                 raise ValueError(f"{file} must hold {wanted}, got {X.shape[1]}.")
@@ -292,8 +295,12 @@ class Folder:
                 wanted = f"array {self.task!r} must hold {len(y)} labels"
                 raise ValueError(f"{file}: {wanted}, got shape {names.shape}.")
             labels, codes = np.unique(names, return_inverse=True)
-            rows = np.arange(n_rows + 1, n_rows + 1 + len(y))
-            yield Batch(codes, labels.tolist(), X, y, np.isnan(y), rows)
+            texts, rows = labels.tolist(), np.arange(n_rows + 1, n_rows + 1 + len(y))
+            size = max(1, BLOCK_NUMBERS // (n_features + 1))
+            for lo in range(0, len(y), size):
+                part = slice(lo, lo + size)
+                missing = np.isnan(y[part])
+                yield Batch(codes[part], texts, X[part], y[part], missing, rows[part])
             n_rows += len(y)
 
     def _array(self, file: Path, arrays: dict[str, Any], name: str) -> Any:

@@ -266,20 +266,21 @@ class TaskStream(TaskSource):
                 unfinished.append(columns)
             else:
                 parts = [*unfinished, [column[: starts[-1]] for column in columns]]
-                yield from self._checked(Block(labels[:-1], offsets, *_joined(parts)), seen)
+                block = Block(labels[:-1], offsets, *_join_parts(parts))
+                yield from self._check_labels(block, seen)
                 unfinished = [[column[starts[-1] :] for column in columns]]
             label = labels[-1]
         if not unfinished:
             raise ValueError(f"{self._source.path} has no rows.")
-        arrays = _joined(unfinished)
+        arrays = _join_parts(unfinished)
         offsets = np.array([0, len(arrays[-1])])
-        for block in self._checked(Block([label], offsets, *arrays), seen):
+        for block in self._check_labels(Block([label], offsets, *arrays), seen):
             if cut:
                 return label
             yield block
         return None
 
-    def _checked(self, block: Block, seen: _DigestSet | None) -> Iterator[Block]:
+    def _check_labels(self, block: Block, seen: _DigestSet | None) -> Iterator[Block]:
         """Yield the tasks before one without a label, or with a label seen before, which raises."""
         n_tasks, path = len(block), self._source.path
         n_named = next((i for i, x in enumerate(block.labels) if is_missing(x) or x == ""), n_tasks)
@@ -293,7 +294,7 @@ class TaskStream(TaskSource):
             raise ValueError(f"every row of {path} must name its task, got no label in row {row}.")
 
 
-def _joined(parts: list[Sequence[Any]]) -> list[Any]:
+def _join_parts(parts: list[Sequence[Any]]) -> list[Any]:
     """Concatenate the parts of each column."""
     return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
@@ -302,7 +303,7 @@ class _DigestSet:
     """A set of labels that stores 16 bytes for each: recent digests in a set, others sorted."""
 
     def __init__(self) -> None:
-        self._sorted = np.empty(0, dtype="S16")
+        self._sorted = np.array([b""], dtype="S16")  # it begins with what is below any digest
         self._recent: set[bytes] = set()
 
     def add(self, labels: Sequence[Hashable]) -> int:
@@ -313,8 +314,7 @@ class _DigestSet:
             for label in labels
         ]
         found = np.array(digests, "S16")
-        places = self._sorted.searchsorted(found)
-        is_old = np.append(self._sorted, b"")[places] == found
+        is_old = self._sorted[self._sorted.searchsorted(found, side="right") - 1] == found
         for i, digest in enumerate(digests):
             if is_old[i] or digest in self._recent:
                 return i
