@@ -432,13 +432,11 @@ def check_target(entry, name):
         assert_accepted(result, outcome(entry.call, create(entry.make), X, floats(value)))
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(("entry", "name"), few(ENTRIES, FEW_X, GOOD_X, WIDE_X, BAD_X, LARGE_X))
 def test_inputs(entry, name):
     check_input(entry, name)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(("entry", "name"), few(ENTRIES_WITH_Y, FEW_Y, GOOD_Y, BAD_Y, LARGE_Y))
 def test_targets(entry, name):
     check_target(entry, name)
