@@ -64,9 +64,16 @@ class Stream(_Comparison):
     tolerance = 1e-12
 
     def setup_cache(self):
-        return write_files(Path(tempfile.mkdtemp()))
+        with tempfile.TemporaryDirectory() as folder:
+            return {kind: file.read_bytes() for kind, file in write_files(Path(folder)).items()}
 
-    def runs(self, files, kind):
-        file = files[kind]
+    def runs(self, contents, kind):
+        self.folder = tempfile.TemporaryDirectory()
+        file = Path(self.folder.name) / f"tasks.{kind}"
+        file.write_bytes(contents[kind])
         tasks = ltl.open_stream(file, task="task", target="y").collection()
         return partial(train, file), partial(parse_and_fit, file, tasks)
+
+    def teardown(self, *params):
+        super().teardown(*params)
+        self.folder.cleanup()

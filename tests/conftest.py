@@ -1,10 +1,11 @@
 import os
 import signal
-import zlib
+from itertools import groupby
 
 import hypothesis
 import numpy as np  # noqa: F401  (loads the BLAS that threadpool_limits controls)
 import pytest
+from sampling import sampled
 from threadpoolctl import threadpool_limits
 
 import fastltl as ltl
@@ -67,12 +68,17 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     """Leave out slow tests, unless `--all`, `-m` or the name of a test asks for them.
 
-    Of a test with the mark sample(n), all but about one in n cases are slow.
+    Of a test with the mark sample(n), the cases that `sampled` does not choose are slow. As the
+    choice is made first, it depends neither on other files nor on `-k`.
     """
-    for item in items:
-        sample = item.get_closest_marker("sample")
-        if sample and zlib.crc32(item.name.encode()) % sample.args[0]:
-            item.add_marker("slow")
+    samples = (item for item in items if item.get_closest_marker("sample"))
+    for _, cases in groupby(samples, lambda item: item.nodeid.partition("[")[0]):
+        cases = list(cases)
+        n = cases[0].get_closest_marker("sample").args[0]
+        chosen = sampled([case.callspec.params for case in cases], n)
+        for i, case in enumerate(cases):
+            if i not in chosen:
+                case.add_marker("slow")
     if JIT_IS_OFF:
         skip = pytest.mark.skip(reason="takes too long, or has no meaning, when the JIT is off")
         for item in items:

@@ -22,6 +22,7 @@ from mounts import mounted, needs_mounts
 from sklearn.base import clone
 
 import fastltl as ltl
+from fastltl import reference
 from fastltl._kernels.online import RECORD
 from fastltl.io import checkpoints, files
 
@@ -242,6 +243,11 @@ def test_checkpoints_of_every_format_stay_readable(sample):
         assert np.linalg.norm(found.D_ - fresh.D_) < np.sqrt(tol) * np.linalg.norm(fresh.D_)
         if hasattr(found, "objective_"):
             assert np.isclose(found.objective_, fresh.objective_, rtol=tol)
+            tasks = list(TASKS)
+            if found.fit_intercept:
+                tasks = [(X - X.mean(axis=0), y - y.mean()) for X, y in tasks]
+            value, _ = reference.mean_objective(found.D_, tasks, found.objective)
+            assert value == pytest.approx(found.objective_, rel=1e-9)
         return
     for _ in range(2):
         if name in PRIORS:

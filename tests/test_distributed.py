@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from copy import copy
 from functools import partial
 
@@ -23,7 +22,7 @@ from fastltl import cli
 from fastltl._bayes_run import SQUARES, BayesRun
 from fastltl.distributed import ShardedTaskSet, fit_path, fit_sharded
 from fastltl.distributed.shards import ShardedObjective
-from fastltl.experiments import results
+from fastltl.experiments import compare, results
 
 pytestmark = [pytest.mark.slow, pytest.mark.compiled, pytest.mark.filterwarnings("ignore")]
 
@@ -50,16 +49,13 @@ on_two_and_four_workers = pytest.mark.parametrize("client", [2, 4], indirect=Tru
 def _no_process_leaks():
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
-    for _ in range(100):
-        left = [
-            child
-            for child in psutil.Process().children(recursive=True)
-            if child.pid not in before and "resource_tracker" not in " ".join(child.cmdline())
-        ]
-        if not left:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"processes still run: {left}")
+    left = [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.pid not in before and "resource_tracker" not in " ".join(child.cmdline())
+    ]
+    _, left = psutil.wait_procs(left, timeout=600)
+    assert not left
 
 
 def shards(n_shards, *seconds):
@@ -87,12 +83,11 @@ def test_batch_learners_match_one_machine(client, learner):
     tasks = ShardedTaskSet(shards(5), client)
     assert (len(tasks), tasks.n_features) == (60, 8)
     alone = learner.fit(TASKS)
-    wanted, objective, n_iter = alone.D_, alone.objective_, alone.n_iter_
+    wanted, objective = alone.D_, alone.objective_
     weights = getattr(alone, "coef_", None), getattr(alone, "intercept_", None)
     found = learner.fit(tasks)
     assert relative(found.D_, wanted) < SOLVER
     assert found.objective_ == pytest.approx(objective, rel=1e-12)
-    assert found.n_iter_ == n_iter
     if weights[0] is not None:
         assert relative(found.coef_, weights[0]) < SOLVER
         assert np.allclose(found.intercept_, weights[1], atol=SOLVER)
@@ -497,6 +492,7 @@ def test_killing_the_scheduler_during_a_fit_raises(processes, monkeypatch):
 
 
 def test_compare_prints_the_same_numbers_on_a_cluster(processes, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compare, "LEAST_SECONDS", np.inf)  # or a busy machine leaves methods out
     *_, address = processes
     table = tmp_path / "table.csv"
     X, y = (np.concatenate(arrays) for arrays in zip(*TASKS, strict=True))

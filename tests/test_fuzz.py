@@ -17,7 +17,7 @@ import fastltl as ltl
 from fastltl.io import checkpoints
 from fastltl.io.tables import read_tasks
 
-#: Files per reader, 24,000 in all; the seed changes the corruptions.
+#: Files per reader; FASTLTL_FUZZ_SEED changes the corruptions.
 few_or_many = pytest.mark.parametrize(
     "n_files", [100, pytest.param(20_000, marks=pytest.mark.slow)]
 )

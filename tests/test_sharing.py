@@ -1,6 +1,7 @@
 """One learner in several threads and processes: none finds it in the middle of a task."""
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -160,7 +161,7 @@ class Interrupted(BaseException):
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("options", [{}, {"geometry": "euclidean", "step": "theory"}], ids=str)
 def test_an_interrupted_path_has_taken_a_task_with_all_candidates_or_none(n_threads, options):
-    """Interrupt calls at hundreds of random times, and compare with a run without interrupts."""
+    """Interrupt calls at random times, and compare with a run without interrupts."""
     environment = ltl.datasets.make_environment(40, random_state=0)
     validation = environment.tasks(3, n_samples=20).split_samples(0.5, random_state=0)
     tasks = list(environment.tasks(20, n_samples=30))
@@ -177,9 +178,11 @@ def test_an_interrupted_path_has_taken_a_task_with_all_candidates_or_none(n_thre
     before = signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        for i in range(300):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 8e-3))
+        for i in itertools.count():
+            if n_interrupted > 100 and path.n_tasks_seen_ > 100:
+                break
+            try:  # some times are too short and some long enough for a call on any machine
+                signal.setitimer(signal.ITIMER_REAL, 10 ** chance.uniform(-5, -1))
                 path.partial_fit(*tasks[i % 20])
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupted:
@@ -190,7 +193,6 @@ def test_an_interrupted_path_has_taken_a_task_with_all_candidates_or_none(n_thre
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, before)
-    assert n_interrupted > 10
     assert _threads.one_blas_thread._n_users == 0
     assert path.n_tasks_seen_ == replay.n_tasks_seen_
     assert np.array_equal(path._run.state.records["n_tasks"], replay._run.state.records["n_tasks"])

@@ -33,7 +33,6 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore:score of .* got no groups:UserWarning")
 @parametrize_with_checks(ESTIMATORS)
 def test_estimator_checks(estimator, check):
