@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -314,7 +315,7 @@ def test_methods_err_alike_on_new_tasks(need, compared, method):
 @pytest.mark.parametrize(
     ("peer", "estimate", "predict"),
     [
-        (peers.GPBOOST, peers.estimate_gpboost, fit_gpboost),
+        (peers.GPBOOST, peers.estimate_gpboost, partial(fit_gpboost, **peers.GPBOOST_FIT)),
         (peers.LME4, peers.estimate_lme4, fit_lme4),
     ],
 )

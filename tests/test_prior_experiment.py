@@ -140,6 +140,16 @@ def test_gpboost_fits_intercepts_and_slopes():
     assert peers.fit_gpboost(rows, rows) == pytest.approx(rows.y, abs=0.1)
 
 
+def test_clusters_do_not_change_predictions_of_gpboost(monkeypatch):
+    pytest.importorskip("gpboost")
+    rows = random_rows(50)  # the last cluster is smaller
+    predictions = []
+    for n_tasks in (peers.TASKS_PER_CLUSTER, len(rows.y)):
+        monkeypatch.setattr(peers, "TASKS_PER_CLUSTER", n_tasks)
+        predictions.append(peers.fit_gpboost(rows, rows))
+    assert predictions[0] == pytest.approx(predictions[1], abs=1e-8)
+
+
 def test_gpboost_that_does_not_converge_raises(monkeypatch):
     gpboost = pytest.importorskip("gpboost")
     fit = gpboost.GPModel.fit
