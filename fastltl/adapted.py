@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,8 @@ from fastltl._threads import call_kernel, one_blas_thread
 from fastltl._validation import Array, check_computed, check_flag, check_matrix
 
 
-class Prior(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Prior:
     """The prior in use, N(mean, covariance) for weights in units, and the units."""
 
     mean: Array
@@ -34,33 +37,32 @@ class Prior(NamedTuple):
     # Weights in the units of the data are T w, plus the origin of the targets for the intercept.
     # T is diagonal but for its last row, the intercept's.
 
+    @cached_property
     def _diagonal(self) -> Array:
         diagonal = np.zeros(len(self.mean))
         np.divide(self.y_scale, self.scale, out=diagonal, where=self.scale > 0)
         return diagonal
 
-    def _last_row(self, diagonal: Array) -> Array:
-        return np.append(-self.origin[:-1], 1.0) * diagonal
+    @cached_property
+    def _last_row(self) -> Array:
+        return np.append(-self.origin[:-1], 1.0) * self._diagonal
 
     def weights_in_data_units(self, weights: Array) -> Array:
         """Return weights for inputs and targets as the user has them."""
         with np.errstate(over="ignore", invalid="ignore"):
-            diagonal = self._diagonal()
-            found = diagonal * weights
+            found: Array = self._diagonal * weights
             if self.has_intercept:
-                found[-1] = self._last_row(diagonal) @ weights + self.y_origin
+                found[-1] = self._last_row @ weights + self.y_origin
             return check_computed(found)
 
     def covariance_in_data_units(self, covariance: Array) -> Array:
         """Return the covariance of weights for inputs and targets as the user has them."""
         with np.errstate(over="ignore", invalid="ignore"):
-            diagonal = self._diagonal()
-            found = diagonal[:, None] * covariance * diagonal
+            found = self._diagonal[:, None] * covariance * self._diagonal
             if self.has_intercept:
-                last = self._last_row(diagonal)
-                along = last @ covariance
-                found[-1] = found[:, -1] = along * diagonal
-                found[-1, -1] = along @ last
+                along = self._last_row @ covariance
+                found[-1] = found[:, -1] = along * self._diagonal
+                found[-1, -1] = along @ self._last_row
             half = found / 2.0  # not symmetric to the last bit
             return check_computed(half + half.T)
 

@@ -30,7 +30,7 @@ new, and 93 to 99 % after ten tasks; with C alone, 87 to 97 %.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -352,7 +352,7 @@ def ridge_prior(run: BayesRun) -> Prior:
     variances = np.zeros(len(moments))
     variances[known] = moments[:n].mean() / squares[known]
     variances[n:] = moments[n:]
-    return prior._replace(mean=np.zeros(len(moments)), covariance=np.diag(variances))
+    return replace(prior, mean=np.zeros(len(moments)), covariance=np.diag(variances))
 
 
 def _effective_rank(covariance: Array) -> float:
