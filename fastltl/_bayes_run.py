@@ -72,10 +72,10 @@ class BayesRun(Run):
         record = state.records[0]
         super().__init__(state, settings, state.scale.size - int(record["intercept"]))
         self.latest_error = 0.0  #: of the latest task, before it was learned from
-        self._changed()
+        self._forget_computed()
 
-    def _changed(self) -> None:
-        """Forget what was computed from the state, which has changed."""
+    def _forget_computed(self) -> None:
+        """Forget what was computed from a state that changes."""
         self._solved: BayesState | None = None
         self._prior: Prior | None = None
 
@@ -93,7 +93,7 @@ class BayesRun(Run):
     def learn_tasks(self, X: Array, y: Array, offsets: Indices) -> int:
         """Learn from the tasks of a block; return how many come before one that is refused."""
         with self.lock:
-            self._changed()
+            self._forget_computed()
             side, learn_tasks = max(X.shape) + 1, kernels.learn_tasks
             n_learned, error = call_kernel(learn_tasks, side, self.state, X, y, offsets)
             if n_learned > 0:
@@ -102,7 +102,7 @@ class BayesRun(Run):
 
     def learn_again(self, X: Array, y: Array, decay: float) -> None:
         """Learn once more from a task; `decay` makes this visit replace the first."""
-        self._changed()
+        self._forget_computed()
         call_kernel(kernels.learn_again, max(X.shape) + 1, self.state, X, y, decay)
 
     @property
@@ -112,6 +112,7 @@ class BayesRun(Run):
 
     def set_units(self, tasks: TaskSet) -> None:
         """Set units by the first task whose targets vary, without learning from it."""
+        self._forget_computed()
         for X, y in tasks:
             if self.has_units:
                 break
@@ -197,7 +198,7 @@ class BayesRun(Run):
         state = BayesState(**arrays, records=records)
         check_state(state, self.state)
         self.state = state
-        self._changed()
+        self._forget_computed()
 
     def merge(self, ends: Sequence[Self]) -> None:
         """Merge runs that started as copies of this one and learned from different tasks.
@@ -221,7 +222,7 @@ class BayesRun(Run):
             call_kernel(kernels.solve_mean, self.n_features + 1, self.state)
             choose(self.state)
         self.state.records["n_tasks"] = starting["n_tasks"] + sum(n_tasks)
-        self._changed()
+        self._forget_computed()
 
 
 #: Arrays and numbers of a state that are sums over tasks.
@@ -440,4 +441,4 @@ def _score(learners: list[tuple[BayesRun, list[int]]], data: list[tuple[Array, A
         if n_scored > 0 and one.state.records[0]["t"] > 0.0:
             one.state.table[:] = table / n_scored
             choose(one.state)
-            one._changed()
+            one._forget_computed()

@@ -275,9 +275,8 @@ class Training:
         start = 0
         while start < len(block):
             if self.n_learned and isinstance(self.learner, BayesLTL):
-                run = self.learner._run
-                with run.lock:
-                    n_tasks = run.learn_tasks(block.X, block.y, block.offsets[start:])
+                offsets = block.offsets[start:]
+                n_tasks = self.learner._run.learn_tasks(block.X, block.y, offsets)
                 self._count(block.part(start, start + n_tasks))
                 self.n_learned += n_tasks  # last, so that tasks that are not counted are not saved
                 start += n_tasks
