@@ -437,6 +437,30 @@ def test_a_refused_task_of_a_set_is_named(monkeypatch):
     assert state_bytes(learner) == before
 
 
+def test_sets_of_another_width_change_nothing():
+    learner = ltl.BayesLTL().fit(tasks_of_rank(0, 5, (3, 5), 3))
+    before = state_bytes(learner)
+    for width in (2, 4):  # as shards of a cluster may have when they are loaded again
+        tasks = ltl.TaskSet(tasks_of_rank(1, 4, (3, 5), width))
+        with pytest.raises(ValueError, match=f"must have 3 features, got {width}"):
+            learner._learn_tasks(tasks, "task {}".format)
+    assert state_bytes(learner) == before
+
+
+def test_reading_a_prior_changes_no_later_one():
+    tasks = tasks_of_rank(0, 200, (2, 6), 3)
+    read, unread = ltl.BayesLTL(), ltl.BayesLTL()
+    X, y = tasks[0]
+    for i, task in enumerate(tasks):
+        read.partial_fit(*task)
+        unread.partial_fit(*task)
+        first = read.adapt(X, y)
+        assert np.array_equal(read.adapt(X, y).coef_, first.coef_)
+        if i % 10 == 9:  # also where variances and mean are due only later
+            assert np.array_equal(first.coef_, pickle.loads(pickle.dumps(unread)).adapt(X, y).coef_)
+    assert same_state(read, unread)
+
+
 def test_several_passes_take_groups_and_refuse_streams(tmp_path):
     tasks = tasks_of_rank(0, 6, (3, 5), 3)
     groups = np.repeat(np.arange(6), [len(y) for _, y in tasks])
